@@ -1,0 +1,5 @@
+"""``python -m conformance``."""
+
+from conformance.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,99 @@
+"""Compare outputs bit for bit and at two looser gates. Runs nothing and raises nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from conformance.bits import is_finite, is_nan, same, to_float, ulp_distance
+
+GATES = ("coarse", "element", "exact")
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """``got`` against ``want``, all three gates.
+
+    Attributes:
+        reference: name of the side that gave ``want``.
+        n: elements compared.
+        wrong: bool mask of elements whose bits differ (NaN equals NaN).
+        classes: number of elements where one side is finite and the other is not, or NaN
+            meets infinity, or infinities differ in sign.
+        max_ulp: largest distance among elements finite on both sides: the ULPs needed.
+        max_abs: largest absolute difference among them.
+        coarse: all |got - want| <= scale.max() / 2.
+        element: all |got - want| <= half the element's own step.
+        exact: same bits.
+    """
+
+    reference: str
+    n: int
+    wrong: np.ndarray
+    classes: int
+    max_ulp: int
+    max_abs: float
+    coarse: bool
+    element: bool
+    exact: bool
+
+    @property
+    def n_wrong(self) -> int:
+        return int(np.count_nonzero(self.wrong))
+
+    def passes(self, gate: str, ulp: int = 0) -> bool:
+        """Whether ``gate`` and the looser ones hold. ``ulp`` relaxes ``exact``."""
+        if not self.coarse:
+            return False
+        if gate == "coarse":
+            return True
+        if not self.element:
+            return False
+        if gate == "element":
+            return True
+        return self.exact or (self.classes == 0 and self.max_ulp <= ulp > 0)
+
+
+def compare(
+    reference: str, got: np.ndarray, want: np.ndarray, dtype: torch.dtype, steps: np.ndarray
+) -> Comparison:
+    """Compare bit patterns of equal shape; ``steps`` is the local step of each element."""
+    wrong = ~same(got, want, dtype)
+    if not wrong.any():
+        return Comparison(reference, got.size, wrong, 0, 0, 0.0, True, True, True)
+    index = np.nonzero(wrong)
+    g, w, step = got[index], want[index], steps[index]
+    finite = is_finite(g, dtype) & is_finite(w, dtype)
+    classes = int(np.count_nonzero(~finite))
+    gf, wf = to_float(g[finite], dtype), to_float(w[finite], dtype)
+    error = np.abs(gf - wf)
+    finite_steps = steps[np.isfinite(steps)]
+    largest = float(finite_steps.max()) if finite_steps.size else 0.0
+    with np.errstate(invalid="ignore"):
+        coarse = classes == 0 and bool((error <= largest / 2).all())
+        element = classes == 0 and bool((error <= step[finite] / 2).all())
+    return Comparison(
+        reference,
+        got.size,
+        wrong,
+        classes,
+        int(ulp_distance(g[finite], w[finite], dtype).max()) if finite.any() else 0,
+        float(error.max()) if error.size else 0.0,
+        coarse,
+        element,
+        False,
+    )
+
+
+def class_words(got: int, want: int, dtype: torch.dtype) -> str:
+    """Words for a difference in class: ``NaN instead of a finite value``."""
+
+    def word(bits: int) -> str:
+        value = np.array([bits], np.uint16 if dtype.itemsize == 2 else np.uint32)
+        if is_nan(value, dtype)[0]:
+            return "NaN"
+        return "a finite value" if is_finite(value, dtype)[0] else "infinity"
+
+    return f"{word(got)} instead of {word(want)}"

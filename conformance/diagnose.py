@@ -1,0 +1,106 @@
+"""Explain a mismatch: try the known faults, else describe the structure. Raises nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from conformance.bits import same, to_float
+from conformance.faults import Context, Fault
+from conformance.verdict import Cause
+
+
+def explain(
+    got: np.ndarray, want: np.ndarray, wrong: np.ndarray, ctx: Context, faults: tuple[Fault, ...]
+) -> tuple[Cause, ...]:
+    """Causes of a mismatch, best first.
+
+    A fault is named only if its decoder gives the kernel's bits on every mismatching element;
+    those that reproduce the whole output come first, the others say so. Without any, the
+    last entry describes the structure of the error and says that the cause is unknown.
+    """
+    whole: list[Cause] = []
+    partial: list[tuple[int, Cause]] = []
+    for fault in faults:
+        predicted = fault.decode(ctx)
+        if predicted is None or predicted.shape != got.shape:
+            continue
+        if not same(predicted[wrong], got[wrong], ctx.dtype).all():
+            continue
+        elsewhere = int(np.count_nonzero(~same(predicted[~wrong], got[~wrong], ctx.dtype)))
+        if elsewhere == 0:
+            whole.append(_cause(fault, f"reproduces the whole output, {int(wrong.sum())} wrong elements included"))
+        else:
+            partial.append(
+                (
+                    elsewhere,
+                    _cause(
+                        fault,
+                        f"reproduces all {int(wrong.sum())} wrong elements, but the kernel is right in "
+                        f"{elsewhere} others where this fault would show: it applies in a part only",
+                    ),
+                )
+            )
+    if whole:
+        return tuple(whole)
+    if partial:
+        fewest = min(count for count, _ in partial)
+        return tuple(cause for count, cause in partial if count == fewest) + (structure(got, want, wrong, ctx),)
+    return (structure(got, want, wrong, ctx),)
+
+
+def _cause(fault: Fault, proof: str) -> Cause:
+    return Cause(fault.name, f"{fault.arithmetic} ({proof})", fault.effect, fault.fix, fault.links)
+
+
+def _span(flat: np.ndarray, n: int) -> str:
+    """Words for which flat positions are affected."""
+    if flat.size == n:
+        return "every element"
+    first, last = int(flat[0]), int(flat[-1])
+    if flat.size == 1:
+        return f"one element, flat index {first}"
+    if last - first + 1 == flat.size:
+        if last == n - 1:
+            return f"the tail: the last {flat.size} elements"
+        if first == 0:
+            return f"the head: the first {flat.size} elements"
+        return f"one run of {flat.size} elements from flat index {first}"
+    steps = np.diff(flat)
+    if (steps == steps[0]).all():
+        return f"every {int(steps[0])}th element from flat index {first} to {last}"
+    for modulus in (2, 4, 8, 16, 32):
+        slots = np.unique(flat % modulus)
+        if slots.size <= modulus // 2:
+            return f"{flat.size} elements, all with flat index mod {modulus} in {slots.tolist()[:8]}"
+    return f"{flat.size} of {n} elements between flat index {first} and {last}"
+
+
+def structure(got: np.ndarray, want: np.ndarray, wrong: np.ndarray, ctx: Context) -> Cause:
+    """Where and how an output differs, when no known fault reproduces it."""
+    flat = np.flatnonzero(wrong.reshape(-1))
+    parts = [_span(flat, wrong.size)]
+    if wrong.ndim >= 2:
+        matrix = wrong.reshape(-1, wrong.shape[-1])
+        rows, columns = int(matrix.any(axis=1).sum()), int(matrix.any(axis=0).sum())
+        parts.append(f"{rows} of {matrix.shape[0]} rows, {columns} of {matrix.shape[1]} columns")
+    g = to_float(got.reshape(-1)[flat], ctx.dtype)
+    w = to_float(want.reshape(-1)[flat], ctx.dtype)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(g) & np.isfinite(w)
+        if not finite.all():
+            parts.append(f"{int((~finite).sum())} of them not finite on one side")
+        g, w = g[finite], w[finite]
+        if g.size:
+            if (g == 0).all():
+                parts.append("got 0 everywhere there")
+            elif (g == -w).all():
+                parts.append("got the negated value everywhere there")
+            else:
+                nonzero = w != 0
+                ratio = g[nonzero] / w[nonzero]
+                error = g - w
+                if ratio.size > 1 and np.ptp(ratio) <= 1e-6 * abs(ratio[0]) and ratio[0] != 1:
+                    parts.append(f"proportional: got = {ratio[0]:.6g} * want")
+                elif error.size > 1 and np.ptp(error) <= 1e-6 * abs(error[0]):
+                    parts.append(f"constant offset: got = want + {error[0]:.6g}")
+    return Cause("unknown", "cause unknown; " + "; ".join(parts))

@@ -1,0 +1,51 @@
+"""Catalogue of known faults, each a deliberately wrong decoder.
+
+A fault serves twice: planted in a kernel it must be caught, and on a mismatch it is an
+explanation, named only when it reproduces the kernel's output bit for bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from oracles.spec import Model
+from oracles.spec.rounding import round_to
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a wrong decoder may look at: the packed weight, its exact model, the output dtype."""
+
+    weight: Any
+    model: Model
+    dtype: torch.dtype
+
+    def bits(self, model: Model) -> np.ndarray:
+        """Output of a (distorted) model, correctly rounded."""
+        return round_to(model.values(), self.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A wrong decoder.
+
+    Attributes:
+        name: id, in reports and tests.
+        arithmetic: one line that says what is computed instead.
+        effect: what it does to a model that runs with it.
+        fix: where to look.
+        decode: output bit patterns under this fault, or None where it does not apply.
+        links: real occurrences.
+    """
+
+    name: str
+    arithmetic: str
+    effect: str
+    fix: str
+    decode: Callable[[Context], np.ndarray | None]
+    links: tuple[str, ...] = ()

@@ -1,0 +1,152 @@
+"""Wrong decoders of LLM.int8() rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from conformance.faults import Context, Fault
+from oracles.spec.llm_int8 import INV_127, LLMInt8Model
+
+
+def _model(ctx: Context) -> LLMInt8Model:
+    assert isinstance(ctx.model, LLMInt8Model)
+    return ctx.model
+
+
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """A model given by its values alone."""
+
+    array: np.ndarray
+
+    def values(self) -> np.ndarray:
+        return self.array
+
+    def steps(self) -> np.ndarray:
+        return np.zeros(self.array.shape)
+
+
+def _prescaled(ctx: Context) -> np.ndarray:
+    model = _model(ctx)
+    with np.errstate(all="ignore"):
+        scale = model.absmax * INV_127
+        return ctx.bits(_Values(model.codes.astype(np.float32) * scale[model.row][:, None]))
+
+
+def _divided(ctx: Context) -> np.ndarray:
+    model = _model(ctx)
+    with np.errstate(all="ignore"):
+        product = model.codes.astype(np.float32) * model.absmax[model.row][:, None]
+        return ctx.bits(_Values(product / np.float32(127)))
+
+
+def _no_127(ctx: Context) -> np.ndarray:
+    model = _model(ctx)
+    with np.errstate(all="ignore"):
+        return ctx.bits(_Values(model.codes.astype(np.float32) * model.absmax[model.row][:, None]))
+
+
+def _by_128(ctx: Context) -> np.ndarray:
+    model = _model(ctx)
+    with np.errstate(all="ignore"):
+        product = model.codes.astype(np.float32) * model.absmax[model.row][:, None]
+        return ctx.bits(_Values(product * np.float32(1 / 128)))
+
+
+def _rows(shift: int) -> Callable[[Context], np.ndarray | None]:
+    def decode(ctx: Context) -> np.ndarray | None:
+        model = _model(ctx)
+        if model.absmax.size < 2:
+            return None
+        row = np.clip(model.row + shift, 0, model.absmax.size - 1)
+        return ctx.bits(dataclasses.replace(model, row=row))
+
+    return decode
+
+
+def _columns(ctx: Context) -> np.ndarray | None:
+    model = _model(ctx)
+    if model.codes.shape[0] != model.codes.shape[1]:
+        return None
+    with np.errstate(all="ignore"):
+        return ctx.bits(_Values(model.codes.astype(np.float32) * model.absmax[None, :] * INV_127))
+
+
+def _unsigned(ctx: Context) -> np.ndarray:
+    model = _model(ctx)
+    return ctx.bits(dataclasses.replace(model, codes=model.codes & 255))
+
+
+def _clamped(ctx: Context) -> np.ndarray:
+    model = _model(ctx)
+    return ctx.bits(dataclasses.replace(model, codes=np.maximum(model.codes, -127)))
+
+
+FAULTS = (
+    Fault(
+        "scale-prescaled",
+        "q * fp32(absmax / 127) instead of (q * absmax) * (1/127)",
+        "1 ULP in a fifth of the elements; invisible in a model",
+        "multiply left to right, as upstream does",
+        _prescaled,
+    ),
+    Fault(
+        "divided-by-127",
+        "(q * absmax) / 127 instead of * fp32(1/127)",
+        "1 ULP here and there; invisible in a model",
+        "multiply by the float32 nearest 1/127",
+        _divided,
+    ),
+    Fault(
+        "no-127",
+        "q * absmax, without the 1/127",
+        "weights 127 times too large",
+        "absmax is the row's largest magnitude, not a scale",
+        _no_127,
+    ),
+    Fault(
+        "divided-by-128",
+        "q * absmax / 128",
+        "all weights 0.8 % too small",
+        "codes run from -127 to 127",
+        _by_128,
+    ),
+    Fault(
+        "row-plus-one",
+        "row r uses absmax[r + 1]",
+        "fluent but degraded text",
+        "one absmax a row, indexed by the row",
+        _rows(1),
+    ),
+    Fault(
+        "row-minus-one",
+        "row r uses absmax[r - 1]",
+        "fluent but degraded text",
+        "one absmax a row, indexed by the row",
+        _rows(-1),
+    ),
+    Fault(
+        "scale-by-column",
+        "absmax[c] instead of absmax[r] (square weights hide the shape error)",
+        "garbage in square layers only",
+        "absmax belongs to rows (output channels)",
+        _columns,
+    ),
+    Fault(
+        "unsigned-codes",
+        "codes read as 0..255",
+        "every negative weight is off by 256 steps: garbage",
+        "load int8, or sign-extend",
+        _unsigned,
+    ),
+    Fault(
+        "clamped-to-127",
+        "code -128 read as -127",
+        "none for weights of the usual quantizer, which never gives -128",
+        "decode all 256 codes",
+        _clamped,
+    ),
+)

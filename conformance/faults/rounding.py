@@ -1,0 +1,75 @@
+"""Faults of the output rounding, for every format."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from conformance.faults import Context, Fault
+from oracles.spec.rounding import round_to
+
+
+def _float32_bits(ctx: Context) -> np.ndarray:
+    values = ctx.model.values()
+    with np.errstate(all="ignore"):
+        return np.ascontiguousarray(values, np.float32).view(np.uint32)
+
+
+def _truncate(ctx: Context) -> np.ndarray | None:
+    if ctx.dtype is not torch.bfloat16:
+        return None
+    return (_float32_bits(ctx) >> np.uint32(16)).astype(np.uint16)
+
+
+def _half_away(ctx: Context) -> np.ndarray | None:
+    if ctx.dtype is not torch.bfloat16:
+        return None
+    return ((_float32_bits(ctx).astype(np.uint64) + 0x8000) >> 16).astype(np.uint16)
+
+
+def _through_fp16(ctx: Context) -> np.ndarray | None:
+    if ctx.dtype is torch.float16:
+        return None
+    half = round_to(ctx.model.values(), torch.float16).view(np.float16)
+    return round_to(half.astype(np.float32), ctx.dtype)
+
+
+def _saturate(ctx: Context) -> np.ndarray | None:
+    if ctx.dtype is not torch.float16:
+        return None
+    with np.errstate(all="ignore"):
+        return round_to(np.clip(ctx.model.values(), -65504.0, 65504.0), torch.float16)
+
+
+FAULTS = (
+    Fault(
+        "bf16-truncate",
+        "bf16(x) = upper 16 bits of fp32(x), without rounding",
+        "a bias toward zero of half a bf16 ULP: slightly degraded text, invisible at rtol 1e-2",
+        "round to nearest, ties to even, at the store (a plain cast does)",
+        _truncate,
+        ("https://github.com/triton-lang/triton/issues/11217",),
+    ),
+    Fault(
+        "bf16-half-away",
+        "bf16(x) = (bits of fp32(x) + 0x8000) >> 16: ties away from zero",
+        "1 ULP on exact ties only; invisible in a model",
+        "round ties to even",
+        _half_away,
+    ),
+    Fault(
+        "through-fp16",
+        "out = dtype(fp16(x)): the result passes through float16",
+        "values above 65504 become inf, small ones lose bits",
+        "keep the product in float32 until the one rounding at the store",
+        _through_fp16,
+        ("https://github.com/casper-hansen/AutoAWQ/pull/740",),
+    ),
+    Fault(
+        "fp16-saturate",
+        "fp16 overflow gives 65504 instead of inf",
+        "differs from upstream only on overflow",
+        "make saturation an option, off by default",
+        _saturate,
+    ),
+)

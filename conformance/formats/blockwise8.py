@@ -1,0 +1,37 @@
+"""Registration of blockwise8."""
+
+from __future__ import annotations
+
+from conformance.faults import blockwise, rounding
+from conformance.formats import _blockwise
+from conformance.registry import Format
+from kernels import blockwise8
+from oracles import bnb
+from oracles.spec.blockwise import unpack
+
+FORMATS = (
+    Format(
+        name="blockwise8",
+        summary="bitsandbytes 8-bit blockwise with a 256-entry map, plain or nested absmax",
+        weight_type=blockwise8.Blockwise8Weight,
+        kernel=blockwise8.dequantize,
+        oracles=(bnb.BLOCKWISE8, bnb.BLOCKWISE8_PYTHON),
+        unpack=unpack,
+        dims=_blockwise.eight_bit_dims(),
+        words=lambda case: _blockwise.words(case, blockwise8.Blockwise8Weight, _blockwise.dynamic_map()),
+        pack=_blockwise.pack,
+        pack_real=_blockwise.pack_real,
+        locate=_blockwise.locate,
+        tiles={"case": {"lanes": 16384}, "small": {"lanes": 16}, "default": {}},
+        faults=blockwise.FAULTS + rounding.FAULTS,
+        real_variants=_blockwise.REAL_VARIANTS,
+        pack_dims=(_blockwise.PACK_SCALES,),
+        tile_cases=_blockwise.TILE_CASES,
+        zero_size=("shape=0x64", "shape=3x0", "shape=0"),
+        nonfinite=(
+            "shape=3x257,scales=inf(1)",
+            "shape=3x257,scales=nan(1)",
+            "shape=1x8193,blocksize=32,absmax=nested,scales=nan(3)",
+        ),
+    ),
+)

@@ -1,0 +1,266 @@
+"""The run: one case in, one verdict out, recorded. Ties the other modules together."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from conformance import bundle
+from conformance.bits import DTYPES, from_bits, same, to_bits
+from conformance.case import Case
+from conformance.execute import Execution, execute, one_line
+from conformance.interpreter import Report
+from conformance.judge import Answer, Judge
+from conformance.known_faults import KnownFault
+from conformance.materialize import materialize
+from conformance.registry import Format, Kernel, Packing
+from conformance.results import ResultWriter
+from conformance.runtime import Runtime, environment
+from conformance.verdict import Cause, Verdict
+from kernels._packed import PackedWeight, describe, map_tensors
+from oracles.base import Declined, Oracle
+from oracles.spec.rounding import round_to
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """A verdict and what it was made of, for the bundle."""
+
+    verdict: Verdict
+    weight: PackedWeight | None = None
+    execution: Execution | None = None
+    answers: tuple[Answer, ...] = ()
+
+
+class Failure(AssertionError):
+    """Raised by a test body for a failing verdict; carries everything a bundle needs."""
+
+    def __init__(self, checked: Checked) -> None:
+        super().__init__(f"{checked.verdict.label}  {checked.verdict.case.id}")
+        self.checked = checked
+
+
+@dataclasses.dataclass
+class Harness:
+    """Everything that holds for a whole run.
+
+    Attributes:
+        runtime: device and mode.
+        formats: registered formats.
+        kernels: kernel under test of each format.
+        oracles: names of the oracles to ask, or None for all.
+        gate: gate the kernels must pass.
+        known_faults: entries of the known-faults file.
+        interpreter: what the interpreter gets right, or None on a GPU.
+        model: safetensors file of the real route.
+        writer: where records go, or None.
+    """
+
+    runtime: Runtime
+    formats: Mapping[str, Format]
+    kernels: Mapping[str, Kernel]
+    known_faults: tuple[KnownFault, ...] = ()
+    oracles: frozenset[str] | None = None
+    gate: str = "exact"
+    interpreter: Report | None = None
+    model: Path | None = None
+    writer: ResultWriter | None = None
+    last_failure: Checked | None = None
+    _missing: dict[tuple[str, str], str | None] = dataclasses.field(default_factory=dict)
+
+    # --- oracles -----------------------------------------------------------------------
+
+    def missing(self, fmt: Format, oracle: Oracle) -> str | None:
+        """Reason why an oracle does not answer in this run, or None. Asked once."""
+        key = (fmt.name, oracle.name)
+        if key not in self._missing:
+            if self.oracles is not None and oracle.name not in self.oracles:
+                self._missing[key] = "not asked for"
+            else:
+                self._missing[key] = oracle.missing(self.runtime.device)
+        return self._missing[key]
+
+    def packer(self, fmt: Format) -> Oracle | None:
+        """First oracle of the format that packs and is installed (packing is done on the CPU)."""
+        cpu = torch.device("cpu")
+        return next((o for o in fmt.oracles if o.pack is not None and o.missing(cpu) is None), None)
+
+    def excuse(
+        self, oracle: Oracle, case: Case, got: np.ndarray | None, want: np.ndarray, dtype: torch.dtype
+    ) -> str:
+        """Id of the known fault that covers this oracle's wrong answer, or empty."""
+        for fault in self.known_faults:
+            if (
+                fault.oracle == oracle.name
+                and fault.covers(case, want.shape, self.runtime.device)
+                and fault.explains(got, want, dtype)
+                and self.in_force(fault, oracle) is None
+            ):
+                return fault.id
+        return ""
+
+    def in_force(self, fault: KnownFault, oracle: Oracle) -> str | None:
+        """None when an entry counts on this machine today, else the reason why not."""
+        version = oracle.provenance().version
+        return fault.applies_here(version, self.runtime.device, datetime.date.today())
+
+    def _ask(
+        self, fmt: Format, case: Case, weight: PackedWeight, dtype: torch.dtype, want: np.ndarray
+    ) -> tuple[Answer, ...]:
+        return tuple(self._ask_one(fmt, oracle, case, weight, dtype, want) for oracle in fmt.oracles)
+
+    def _ask_one(
+        self, fmt: Format, oracle: Oracle, case: Case, weight: PackedWeight, dtype: torch.dtype, want: np.ndarray
+    ) -> Answer:
+        reason = self.missing(fmt, oracle)
+        if reason is not None:
+            return Answer(oracle.name, note=f"missing: {reason}")
+        copy = map_tensors(weight, lambda _, t: t.clone().to(self.runtime.device))
+        try:
+            result = oracle.dequantize(copy, dtype)
+        except Declined as refusal:
+            return Answer(oracle.name, note=f"declined: {refusal.reason}")
+        except Exception as error:  # upstream may raise anything; it loses its vote, visibly
+            return Answer(oracle.name, note=f"raised {one_line(error)}")
+        bits = None
+        breach = ""
+        if tuple(result.shape) != want.shape or result.dtype != dtype:
+            breach = f"returned {describe(result.dtype)} {list(result.shape)} instead of {list(want.shape)}"
+        else:
+            bits = to_bits(result)
+        wrong = bits is None or not bool(same(bits, want, dtype).all())
+        excused = self.excuse(oracle, case, bits, want, dtype) if wrong else ""
+        return Answer(oracle.name, bits, breach=breach, excused=excused)
+
+    # --- one case ----------------------------------------------------------------------
+
+    def check(self, case: Case, **extra: Any) -> Verdict:
+        """Judge one case and record it; raises :class:`Failure` on a failing verdict.
+
+        ``extra`` goes into the record (the test's name, for instance).
+        """
+        started = time.perf_counter()
+        checked = self.judge(case)
+        record = {**checked.verdict.to_json(), "seconds": round(time.perf_counter() - started, 6), **extra}
+        if self.writer is not None:
+            self.writer.write(record)
+        if checked.verdict.failed:
+            self.last_failure = checked
+            raise Failure(checked)
+        return checked.verdict
+
+    def judge(self, case: Case, kernel: Kernel | None = None) -> Checked:
+        """Materialize, execute, ask the oracles, judge. Records nothing."""
+        fmt = self.formats[case.format]
+        kernel = kernel or self.kernels[case.format]
+        device = str(self.runtime.device)
+
+        def plain(kind: str, summary: str) -> Checked:
+            return Checked(Verdict(kind, case, kernel.name, device, summary))
+
+        reason = self.interpreter.reason(case["out"]) if self.interpreter else None
+        if reason is not None:
+            return plain("UNJUDGED", reason)
+        packer = None
+        if case["route"] != "words":
+            packer = self.packer(fmt)
+            if packer is None:
+                return plain("NO_ORACLE", f"no upstream packer of {fmt.name} is installed")
+        try:
+            weight, packing = materialize(fmt, case, packer, self.model)
+        except Declined as refusal:
+            return plain("NO_ORACLE", f"the packer declined: {refusal.reason}")
+        return self.judge_weight(case, weight, packing, kernel)
+
+    def launch(self, fmt: Format, kernel: Kernel, tile: str) -> Mapping[str, int] | None:
+        """Launch arguments of the built-in kernel. The interpreter's cost is per operation and
+        not per element, so there a case is one big program unless it asks for tile edges."""
+        if not kernel.builtin or (tile == "case" and not self.runtime.interpreter):
+            return None
+        return fmt.tiles[tile]
+
+    def judge_weight(
+        self, case: Case, weight: PackedWeight, packing: Packing | None, kernel: Kernel
+    ) -> Checked:
+        """As :meth:`judge`, for a weight that is there already."""
+        fmt = self.formats[case.format]
+        dtype = DTYPES[case["out"]]
+        execution = execute(
+            kernel,
+            weight,
+            dtype,
+            self.runtime.device,
+            layout=case["layout"],
+            dest=case["dest"],
+            launch=self.launch(fmt, kernel, case["tile"]),
+        )
+        answers = self._ask(fmt, case, weight, dtype, round_to(fmt.unpack(weight).values(), dtype))
+        rules = Judge(fmt, kernel.name, str(self.runtime.device), self.gate)
+        verdict = rules(case, weight, dtype, execution, answers)
+        if packing is not None and not verdict.failed:
+            verdict = _hold_to_bound(verdict, fmt, packing)
+        return Checked(verdict, weight, execution, answers)
+
+    def fixed(self, fault: KnownFault, verdict: Verdict) -> Checked:
+        """FIXED_FAULT: what a known-faults entry says is not so here."""
+        text = (
+            f"known fault {fault.id} did not show on its pinned case (verdict {verdict.kind}): upstream "
+            f"is right here, or wrong in another way; narrow the entry's versions or condition, or remove it"
+        )
+        found = dataclasses.replace(verdict, kind="FIXED_FAULT", summary=text)
+        if self.writer is not None:
+            self.writer.write({**found.to_json(), "seconds": 0.0})
+        return Checked(found)
+
+    # --- bundles -----------------------------------------------------------------------
+
+    def write_bundle(self, folder: Path, checked: Checked, seed: int | None) -> Path | None:
+        """Bundle of a failing case, or None when there are no tensors to keep."""
+        if checked.weight is None:
+            return None
+        verdict = checked.verdict
+        dtype = DTYPES[verdict.case["out"]]
+        fmt = self.formats[verdict.case.format]
+        want = round_to(fmt.unpack(checked.weight).values(), dtype)
+        outputs = {"want/spec": from_bits(want, dtype)}
+        for answer in checked.answers:
+            if answer.bits is not None:
+                outputs[f"want/{answer.oracle}"] = from_bits(answer.bits, dtype)
+        if checked.execution is not None and checked.execution.bits is not None:
+            outputs["got"] = from_bits(checked.execution.bits, dtype)
+        info = {
+            "case": verdict.case.to_json(),
+            "id": verdict.case.id,
+            "kernel": verdict.kernel,
+            "gate": self.gate,
+            "seed": seed,
+            "excused": {answer.oracle: answer.excused for answer in checked.answers if answer.excused},
+            "environment": environment(self.runtime),
+            "verdict": verdict.to_json(),
+        }
+        return bundle.write(folder, checked.weight, info, outputs)
+
+
+def _hold_to_bound(verdict: Verdict, fmt: Format, packing: Packing) -> Verdict:
+    """SPLIT when the decoded values are further from the floats than the format's step allows."""
+    values = fmt.unpack(packing.weight).values().astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        beyond = ~(np.abs(values - packing.floats) <= packing.bound)
+    if not beyond.any():
+        return verdict
+    first = tuple(int(i) for i in np.argwhere(beyond)[0])
+    text = (
+        f"packed by upstream, {int(beyond.sum())} of {beyond.size} decoded values are further from the float "
+        f"weights than half a step: at {list(first)} {values[first]:.9g} for {packing.floats[first]:.9g}, bound "
+        f"{packing.bound[first]:.3g} ({packing.why})"
+    )
+    return dataclasses.replace(
+        verdict, kind="SPLIT", summary=text, causes=(Cause("unknown", "packer, oracle and spec disagree"),)
+    )

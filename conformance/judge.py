@@ -1,0 +1,210 @@
+"""Turn an execution and the references' answers into a verdict: three votes, who is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from conformance.bits import is_finite, show
+from conformance.case import Case
+from conformance.compare import Comparison, class_words, compare
+from conformance.diagnose import explain
+from conformance.execute import Execution
+from conformance.faults import Context
+from conformance.registry import Format
+from conformance.verdict import Cause, Located, Verdict
+from oracles.spec.rounding import round_to
+
+SHOWN = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What an oracle said of a weight.
+
+    Attributes:
+        oracle: its name.
+        bits: output, or None when it has none.
+        note: why there is none (missing, declined), or empty.
+        breach: how its result is not a result of this format (another shape), or empty.
+        excused: id of the known fault that covers and explains what is wrong, or empty.
+    """
+
+    oracle: str
+    bits: np.ndarray | None = None
+    note: str = ""
+    breach: str = ""
+    excused: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+    """Rules of a run: the format, the kernel's name and device, and the gate it must pass."""
+
+    fmt: Format
+    kernel: str
+    device: str
+    gate: str = "exact"
+
+    def __call__(
+        self, case: Case, weight: object, dtype: torch.dtype, execution: Execution, answers: Sequence[Answer]
+    ) -> Verdict:
+        """Verdict of one case. Nothing is run here and nothing is raised."""
+        model = self.fmt.unpack(weight)
+        want = round_to(model.values(), dtype)
+        steps = model.steps()
+        oracle_votes = tuple(
+            compare(answer.oracle, answer.bits, want, dtype, steps) for answer in answers if answer.bits is not None
+        )
+        notes = tuple(f"{answer.oracle}: {answer.note}" for answer in answers if answer.note)
+
+        def verdict(kind: str, summary: str, **more: object) -> Verdict:
+            fields = {"oracle_votes": oracle_votes, "notes": notes, "elements": want.size, **more}
+            return Verdict(kind, case, self.kernel, self.device, summary, **fields)  # type: ignore[arg-type]
+
+        early = self._without_values(execution, want, weight, dtype, verdict)
+        if early is not None:
+            return early
+        got = execution.bits
+        assert got is not None
+        if want.size == 0:
+            return verdict("VACUOUS", "no element was compared")
+        ctx = Context(weight, model, dtype)
+        votes = tuple(
+            compare(answer.oracle, got, answer.bits, dtype, steps) for answer in answers if answer.bits is not None
+        ) + (compare("spec", got, want, dtype, steps),)
+        return self._count_votes(votes, oracle_votes, answers, got, want, ctx, verdict)
+
+    def _without_values(
+        self,
+        execution: Execution,
+        want: np.ndarray,
+        weight: object,
+        dtype: torch.dtype,
+        verdict: Callable[..., Verdict],
+    ) -> Verdict | None:
+        """Verdicts that need no comparison of values."""
+        if execution.unsupported is not None:
+            return verdict("UNSUPPORTED", execution.unsupported, elements=0)
+        if execution.crash is not None:
+            kind = "CRASH_COMPILE" if execution.crash == "compile" else "CRASH_LAUNCH"
+            return verdict(kind, f"the kernel raised {execution.error}", elements=0)
+        if execution.contract is not None:
+            return verdict("MISMATCH", f"wrong result: {execution.contract}", elements=0)
+        if execution.stray:
+            return verdict("OOB_WRITE", "; ".join(execution.stray))
+        if execution.mutated:
+            return verdict("INPUT_MUTATED", "; ".join(execution.mutated))
+        for kind, mask, words in (
+            ("UNWRITTEN", execution.unwritten, "elements were never written"),
+            ("NONDETERMINISTIC", execution.unstable, "elements differ between two runs on the same input"),
+        ):
+            if mask is not None:
+                assert execution.bits is not None
+                return verdict(
+                    kind,
+                    f"{int(mask.sum())} of {mask.size} {words}",
+                    located=self._locate(mask, execution.bits, want, weight, dtype),
+                )
+        return None
+
+    def _count_votes(
+        self,
+        votes: tuple[Comparison, ...],
+        oracle_votes: tuple[Comparison, ...],
+        answers: Sequence[Answer],
+        got: np.ndarray,
+        want: np.ndarray,
+        ctx: Context,
+        verdict: Callable[..., Verdict],
+    ) -> Verdict:
+        spec = votes[-1]
+        allowed = {r.oracle: r.ulp for r in self.fmt.relaxations if r.dtype is ctx.dtype}
+        agrees = {
+            vote.reference: vote.passes(self.gate, allowed.get(vote.reference, 0)) for vote in votes
+        }
+        # An oracle that a known fault covers has no vote on this case.
+        excused = {answer.oracle: answer.excused for answer in answers}
+        breaches = [answer for answer in answers if answer.breach]
+        dissent = [vote for vote in oracle_votes if not vote.exact and vote.n_wrong]
+        faulty = [vote for vote in dissent if not vote.passes("exact", allowed.get(vote.reference, 0))]
+        known = [vote for vote in faulty if excused.get(vote.reference)]
+        unknown = [vote for vote in faulty if not excused.get(vote.reference)]
+        loyal = [vote for vote in oracle_votes if vote not in faulty]
+
+        if agrees["spec"]:
+            rest = "spec" + "".join(f" = {vote.reference}" for vote in loyal)
+            faults = [
+                f"{vote.reference} differs in {vote.n_wrong} of {vote.n} elements from kernel = {rest}"
+                for vote in unknown
+            ] + [f"{a.oracle} {a.breach}, not a result of this case" for a in breaches if not a.excused]
+            if faults:
+                causes = tuple(_positions(vote) for vote in unknown)
+                return verdict("ORACLE_FAULT", "; ".join(faults), votes=votes, causes=causes)
+            excuses = [f"{vote.reference} is wrong here: {excused[vote.reference]}" for vote in known]
+            excuses += [f"{a.oracle} {a.breach}: {a.excused}" for a in breaches]
+            if excuses:
+                return verdict("KNOWN_FAULT", "; ".join(excuses), votes=votes)
+            if spec.exact and all(vote.exact for vote in votes):
+                references = " = ".join(vote.reference for vote in votes)
+                return verdict("EXACT", f"kernel = {references}", votes=votes)
+            return verdict("WITHIN", self._within(votes), votes=votes)
+
+        kind = "NONFINITE_CLASS" if spec.classes else "MISMATCH"
+        located = self._locate(spec.wrong, got, want, ctx.weight, ctx.dtype)
+        causes = explain(got, want, spec.wrong, ctx, self.fmt.faults)
+        count = f"{spec.n_wrong} of {spec.n} elements differ, would need {spec.max_ulp} ULP"
+        if spec.classes:
+            at = np.nonzero(spec.wrong & (is_finite(got, ctx.dtype) != is_finite(want, ctx.dtype)))
+            if at[0].size:
+                count += f"; {class_words(int(got[at][0]), int(want[at][0]), ctx.dtype)}"
+        siding = [
+            vote.reference
+            for vote in oracle_votes
+            if agrees[vote.reference] and not excused.get(vote.reference)
+        ]
+        if siding and loyal:
+            kind, words = "SPLIT", f"kernel = {', '.join(siding)} against spec = {loyal[0].reference}: {count}"
+        elif siding:
+            kind = "SPLIT"
+            words = f"spec disputed: kernel = {', '.join(siding)}, the spec model differs: {count}"
+        elif unknown:
+            kind = "SPLIT"
+            words = f"three ways: kernel, {unknown[0].reference} and spec all differ: {count}"
+        else:
+            right = "spec" + "".join(f" = {vote.reference}" for vote in loyal)
+            words = f"kernel is wrong ({right}): {count}"
+        return verdict(kind, words, votes=votes, located=located, causes=causes)
+
+    def _within(self, votes: tuple[Comparison, ...]) -> str:
+        needed = max(vote.max_ulp for vote in votes)
+        if self.gate != "exact":
+            return f"within the {self.gate} gate that was asked for; {needed} ULP needed to be exact"
+        whys = [r.why for r in self.fmt.relaxations if any(v.reference == r.oracle and not v.exact for v in votes)]
+        return f"{needed} ULP, as registered: {'; '.join(whys)}"
+
+    def _locate(
+        self, mask: np.ndarray, got: np.ndarray, want: np.ndarray, weight: object, dtype: torch.dtype
+    ) -> tuple[Located, ...]:
+        flat = np.flatnonzero(mask.reshape(-1))[:SHOWN]
+        found = []
+        for position in flat:
+            index = tuple(int(i) for i in np.unravel_index(int(position), mask.shape))
+            found.append(
+                Located(
+                    index,
+                    self.fmt.locate(weight, index),
+                    show(int(got[index]), dtype),
+                    show(int(want[index]), dtype),
+                )
+            )
+        return tuple(found)
+
+
+def _positions(vote: Comparison) -> Cause:
+    flat = np.flatnonzero(vote.wrong.reshape(-1))
+    first = [int(i) for i in np.unravel_index(int(flat[0]), vote.wrong.shape)]
+    return Cause("upstream", f"{vote.reference} first differs at index {first}, by {vote.max_ulp} ULP at most")

@@ -1,0 +1,214 @@
+"""Formats and kernels. A format is registered by one module in ``conformance/formats``."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from conformance.case import Case, parse_fields, split_id
+from conformance.dims import Choice, Dim, Text
+from conformance.errors import UsageError
+
+if TYPE_CHECKING:
+    from conformance.faults import Fault
+    from kernels._packed import PackedWeight
+    from oracles.base import Oracle
+    from oracles.spec import Model
+
+# Dimensions of every case, after the format's own. Order is the order of drawing.
+OUT = Choice("out", "fp16", choices=("fp16", "bf16", "fp32"))
+ROUTE = Choice("route", "words", choices=("words", "pack", "real"), generated=("words",))
+LAYER = Text("layer", "")  # of the real model, on the real route
+LAYOUT = Choice("layout", "contiguous", choices=("contiguous", "offset", "strided"))
+DEST = Choice("dest", "given", choices=("given", "new", "strided"))
+TILE = Choice("tile", "case", choices=("case", "small", "default"), generated=("case",))
+COMMON = (OUT, ROUTE, LAYER, LAYOUT, DEST, TILE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Relaxation:
+    """A comparison looser than exact. ``why`` names the rounding step that causes it."""
+
+    oracle: str
+    dtype: torch.dtype
+    ulp: int
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """Result of the pack route: the packed weight, the floats it came from, and how far the
+    decoded values may be from them (``bound`` float64, argued by ``why``)."""
+
+    weight: PackedWeight
+    floats: np.ndarray
+    bound: np.ndarray
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """Everything the harness knows about one format.
+
+    Attributes:
+        name: id; no other format's name may contain it, since ``-k`` matches substrings.
+        summary: one line.
+        weight_type: packed type the kernel takes.
+        kernel: the kernel under test unless ``--kernel`` names another.
+        oracles: upstream answers, the first that can pack is the packer.
+        unpack: exact model of a weight.
+        dims: the format's own dimensions, before the common ones.
+        words: packed weight of a case on the words route (CPU tensors).
+        pack: packed weight of a case on the pack route, through an oracle's packer.
+        pack_real: the same for a real float weight [R, C], with the case's other dimensions.
+        real_variants: dimensions of the cases that every layer of the real model is packed with.
+        locate: words for where an element sits, such as ``block 1, byte 32, low nibble``.
+        tiles: launch arguments of the built-in kernel for each value of ``tile``; ``case``
+            makes a small case one program of the interpreter.
+        faults: wrong decoders that a mismatch is compared with.
+        relaxations: comparisons looser than exact, each with its reason.
+        pack_dims: dimensions drawn otherwise on the pack route, where upstream's packer limits
+            what its input may be.
+        tile_cases: field texts of cases for the edges of tiles.
+        zero_size: field texts of cases without elements.
+        nonfinite: field texts of cases with inf or NaN scales.
+    """
+
+    name: str
+    summary: str
+    weight_type: type[PackedWeight]
+    kernel: Callable[..., torch.Tensor]
+    oracles: tuple[Oracle, ...]
+    unpack: Callable[[Any], Model]
+    dims: tuple[Dim, ...]
+    words: Callable[[Case], PackedWeight]
+    pack: Callable[[Case, Oracle], Packing] | None
+    pack_real: Callable[[Case, torch.Tensor, Oracle], Packing] | None
+    locate: Callable[[Any, tuple[int, ...]], str]
+    tiles: Mapping[str, Mapping[str, int]]
+    faults: tuple[Fault, ...] = ()
+    relaxations: tuple[Relaxation, ...] = ()
+    real_variants: tuple[Mapping[str, Any], ...] = ()
+    pack_dims: tuple[Dim, ...] = ()
+    tile_cases: tuple[str, ...] = ()
+    zero_size: tuple[str, ...] = ()
+    nonfinite: tuple[str, ...] = ()
+
+    @property
+    def all_dims(self) -> tuple[Dim, ...]:
+        return self.dims + COMMON
+
+    def case(self, **values: Any) -> Case:
+        return Case.build(self.name, self.all_dims, values)
+
+    def parse(self, fields: str) -> Case:
+        """Case of field texts, as after the colon of an id."""
+        return parse_fields(self.name, self.all_dims, split_id(f"{self.name}:{fields}")[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A dequantize function under test.
+
+    ``builtin`` kernels take launch arguments from the format's ``tiles``; a user's kernel is
+    called with ``(weight, dtype=..., out=...)`` alone, without ``out`` if it has no such
+    parameter.
+    """
+
+    name: str
+    function: Callable[..., torch.Tensor]
+    builtin: bool
+    takes_out: bool = True
+
+
+def formats() -> dict[str, Format]:
+    """All registered formats by name. Imports the kernels: choose the device before."""
+    import conformance.formats as package
+
+    found: dict[str, Format] = {}
+    for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
+        if info.name.startswith("_"):
+            continue
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        for entry in module.FORMATS:
+            found[entry.name] = entry
+    for name in found:
+        clash = next((other for other in found if other != name and name in other), None)
+        if clash:
+            raise ValueError(f"format {name!r} would be selected by -k {name} along with {clash!r}: rename one")
+    return found
+
+
+def find_format(name: str) -> Format:
+    known = formats()
+    if name not in known:
+        raise UsageError(f"format: expected one of {', '.join(known)}, found {name!r}")
+    return known[name]
+
+
+def parse_case(text: str) -> Case:
+    """Case of an id as printed. Raises :class:`UsageError` that names what is wrong."""
+    name, fields = split_id(text)
+    return parse_fields(name, find_format(name).all_dims, fields)
+
+
+def builtin_kernel(fmt: Format) -> Kernel:
+    return Kernel(f"{fmt.kernel.__module__}:{fmt.kernel.__name__}", fmt.kernel, builtin=True)
+
+
+def load_kernel(path: str) -> Callable[..., torch.Tensor]:
+    """Function named ``package.module:function`` or ``path/to/file.py:function``.
+
+    Raises:
+        UsageError: not of that form, not importable, or not callable.
+    """
+    module_name, colon, attribute = path.rpartition(":")
+    if not colon or not module_name or not attribute:
+        raise UsageError(f"kernel: expected module:function or file.py:function, found {path!r}")
+    try:
+        if module_name.endswith(".py"):
+            file = Path(module_name)
+            if not file.is_file():
+                raise UsageError(f"kernel: expected a file, found nothing at {module_name!r}")
+            alias = f"_kernel_under_test_{file.stem}"
+            spec = importlib.util.spec_from_file_location(alias, file)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[alias] = module  # @triton.jit looks its source up here
+            spec.loader.exec_module(module)
+        else:
+            if "" not in sys.path and str(Path.cwd()) not in sys.path:
+                sys.path.append(str(Path.cwd()))
+            module = importlib.import_module(module_name)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"kernel: expected {module_name!r} to import, found {type(error).__name__}: {error}"
+        ) from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise UsageError(f"kernel: expected a function {attribute!r} in {module_name!r}, found {function!r}")
+    return function
+
+
+def user_kernel(fmt: Format, path: str) -> Kernel:
+    """Kernel given on the command line. The built-in one keeps its launch arguments."""
+    function = load_kernel(path)
+    if function is fmt.kernel:
+        return builtin_kernel(fmt)
+    parameters = inspect.signature(function).parameters
+    variadic = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    if "dtype" not in parameters and not variadic:
+        raise UsageError(f"kernel: expected {path!r} to take (weight, *, dtype, out=None), found no dtype")
+    return Kernel(path, function, builtin=False, takes_out="out" in parameters or variadic)

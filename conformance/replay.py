@@ -1,0 +1,63 @@
+"""Replay a bundle: the stored tensors and the stored answers, on any machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conformance import bundle, interpreter
+from conformance.bits import DTYPES, to_bits
+from conformance.case import parse_fields
+from conformance.errors import UsageError
+from conformance.execute import execute
+from conformance.judge import Answer, Judge
+from conformance.materialize import materialize
+from conformance.registry import builtin_kernel, find_format, user_kernel
+from conformance.report import report
+from conformance.runtime import choose
+
+
+def replay(path: Path, device: str = "auto", kernel: str | None = None) -> int:
+    """Judge a bundle's case again and print the report; needs neither Hypothesis nor an oracle.
+
+    Returns:
+        0 when the kernel passes now, 1 when it fails.
+
+    Raises:
+        UsageError: a bundle, device or kernel that cannot be used.
+    """
+    runtime = choose(device)
+    stored = bundle.read(path)
+    probe = interpreter.probe() if runtime.interpreter else None
+    info = stored.info
+    record = info["case"]
+    fmt = find_format(record["format"])
+    case = parse_fields(fmt.name, fmt.all_dims, record["fields"])
+    weight = bundle.rebuild(fmt.weight_type, stored)
+    name = kernel or info["kernel"]
+    under_test = builtin_kernel(fmt) if name == builtin_kernel(fmt).name else user_kernel(fmt, name)
+    print(f"bundle     {stored.path}: {info['verdict']['verdict']} on {info['environment']['device']}")
+    if case["route"] == "words":
+        again, _ = materialize(fmt, case)
+        same = bundle.weight_digest(again) == info["digest"]
+        print(f"tensors    {'identical to' if same else 'NOT those of'} the case as built here (sha256)")
+        if not same:
+            raise UsageError(f"bundle: expected the tensors of {case.id}, found others; was the format's code changed?")
+    reason = probe.reason(case["out"]) if probe else None
+    if reason is not None:
+        raise UsageError(f"bundle: expected a judge for {case['out']}, found none here: {reason}")
+    dtype = DTYPES[case["out"]]
+    launch = None
+    if under_test.builtin and not (case["tile"] == "case" and not runtime.interpreter):
+        launch = fmt.tiles[case["tile"]]
+    execution = execute(
+        under_test, weight, dtype, runtime.device, layout=case["layout"], dest=case["dest"], launch=launch
+    )
+    excused = info.get("excused", {})
+    answers = [
+        Answer(name.removeprefix("want/"), to_bits(tensor), excused=excused.get(name.removeprefix("want/"), ""))
+        for name, tensor in stored.tensors.items()
+        if name.startswith("want/") and name != "want/spec"
+    ]
+    verdict = Judge(fmt, under_test.name, str(runtime.device), info["gate"])(case, weight, dtype, execution, answers)
+    print(report(verdict))
+    return 1 if verdict.failed else 0

@@ -1,0 +1,66 @@
+"""Machine-readable results: one JSON line a case, one file a process, and their summary."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from conformance.verdict import COMPARED, NEUTRAL
+
+
+class ResultWriter:
+    """Appends JSON lines to ``run_dir/results[-worker].jsonl``; flushed line by line."""
+
+    def __init__(self, run_dir: Path, worker: str = "") -> None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self.path = run_dir / f"results{'-' + worker if worker else ''}.jsonl"
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_results(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """All records of a run, of every process."""
+    for path in sorted(run_dir.glob("results*.jsonl")):
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if line.strip():
+                    yield json.loads(line)
+
+
+class Summary:
+    """Counts over a run's records."""
+
+    def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
+        self.verdicts: dict[str, Counter[str]] = {}
+        self.elements = 0
+        self.cases = 0
+        self.seconds = 0.0
+        self.notes: Counter[str] = Counter()
+        self.neutral: Counter[str] = Counter()
+        for record in records:
+            self._add(record)
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        kind = record["verdict"]
+        self.verdicts.setdefault(record["format"], Counter())[kind] += 1
+        self.cases += 1
+        self.seconds += record.get("seconds", 0.0)
+        if kind in COMPARED:
+            self.elements += record["elements"]
+        for note in record["notes"]:
+            self.notes[note] += 1
+        if kind in NEUTRAL:
+            self.neutral[f"{record['format']} {kind}: {record['summary']}"] += 1
+        elif kind == "KNOWN_FAULT":
+            # The last words of each part are the entry's id.
+            for part in record["summary"].split("; "):
+                self.neutral[f"{record['format']} {kind} {part.rpartition(': ')[2]}"] += 1

@@ -1,0 +1,61 @@
+"""How a test runs its cases: by Hypothesis or one after the other, and never vacuously."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from conformance.case import Case
+from conformance.harness import Harness
+from conformance.verdict import NEUTRAL
+
+
+class Tally:
+    """Counts what a test judged. A test that judged nothing is skipped with the reason, and
+    the run fails if that holds for all of them."""
+
+    def __init__(self, harness: Harness, test: str) -> None:
+        self.harness = harness
+        self.test = test
+        self.judged = 0
+        self.reason = ""
+
+    def check(self, case: Case) -> None:
+        """Judge a case; raises :class:`conformance.harness.Failure`."""
+        verdict = self.harness.check(case, test=self.test)
+        if verdict.kind in NEUTRAL:
+            self.reason = f"{verdict.kind}: {verdict.summary}"
+        else:
+            self.judged += 1
+
+    def finish(self) -> None:
+        if not self.judged:
+            pytest.skip(self.reason or "VACUOUS: there was no case to run")
+
+
+def run_each(harness: Harness, test: str, cases: Iterable[Case]) -> None:
+    """Judge the cases in order; the first failing one ends the test."""
+    tally = Tally(harness, test)
+    for case in cases:
+        tally.check(case)
+    tally.finish()
+
+
+def run_drawn(harness: Harness, test: str, strategy: Any) -> None:
+    """Judge cases that Hypothesis draws, and shrink the first failing one."""
+    from hypothesis import given
+
+    tally = Tally(harness, test)
+
+    @given(strategy)
+    def judge(case: Case) -> None:
+        tally.check(case)
+
+    # Hypothesis keys its example database by the test: make the key this test's, not the
+    # one that all tests that come through here would share.
+    judge.hypothesis.inner_test.__qualname__ = test  # type: ignore[attr-defined]
+    judge.hypothesis.inner_test._hypothesis_internal_add_digest = test.encode()  # type: ignore[attr-defined]
+    judge()
+    tally.finish()

@@ -1,0 +1,143 @@
+"""Build a run's harness from option values; its header and its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from conformance import interpreter, known_faults, realmodel
+from conformance.errors import UsageError
+from conformance.harness import Harness
+from conformance.profiles import PROFILES
+from conformance.registry import Format, Kernel, builtin_kernel, formats, user_kernel
+from conformance.results import ResultWriter, Summary
+from conformance.runtime import Runtime, environment
+from conformance.verdict import KINDS
+
+
+def parse_kernels(known: dict[str, Format], given: Sequence[str]) -> dict[str, Kernel]:
+    """Kernel of each format; ``given`` are FORMAT=MODULE:FUNCTION texts.
+
+    Raises:
+        UsageError: not of that form, unknown format, a format given twice, or not importable.
+    """
+    kernels = {name: builtin_kernel(fmt) for name, fmt in known.items()}
+    seen: set[str] = set()
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or not path:
+            raise UsageError(f"--kernel: expected FORMAT=MODULE:FUNCTION, found {text!r}")
+        if name not in known:
+            raise UsageError(f"--kernel: expected a format among {', '.join(known)}, found {name!r}")
+        if name in seen:
+            raise UsageError(f"--kernel: expected one kernel for {name}, found a second, {path!r}")
+        seen.add(name)
+        kernels[name] = user_kernel(known[name], path)
+    return kernels
+
+
+def _check_oracles(known: Iterable[Format], names: Sequence[str], runtime: Runtime) -> frozenset[str] | None:
+    if not names:
+        return None
+    every = {oracle.name: oracle for fmt in known for oracle in fmt.oracles}
+    for name in names:
+        if name not in every:
+            raise UsageError(f"--oracle: expected one of {', '.join(sorted(every))}, found {name!r}")
+        reason = every[name].missing(runtime.device)
+        if reason is not None:
+            raise UsageError(f"--oracle: expected {name} to be usable, found: {reason}")
+    return frozenset(names)
+
+
+def build(
+    runtime: Runtime,
+    *,
+    kernels: Sequence[str] = (),
+    oracles: Sequence[str] = (),
+    gate: str = "exact",
+    known_faults: Path | None = None,
+    model: Path | None = None,
+    results: Path | None = None,
+    worker: str = "",
+) -> Harness:
+    """The harness of a run. Imports kernels and probes the interpreter.
+
+    Raises:
+        UsageError: an option value that cannot be used; names option, expected and found.
+    """
+    try:
+        report = interpreter.probe() if runtime.interpreter else None
+    except RuntimeError as error:
+        raise UsageError(str(error)) from error
+    known = formats()
+    if model is not None:
+        realmodel.linear_layers(model)
+    return Harness(
+        runtime=runtime,
+        formats=known,
+        kernels=parse_kernels(known, kernels),
+        known_faults=_load_faults(known_faults, known),
+        oracles=_check_oracles(known.values(), oracles, runtime),
+        gate=gate,
+        interpreter=report,
+        model=model or realmodel.packaged_file(),
+        writer=ResultWriter(results, worker) if results is not None else None,
+    )
+
+
+def _load_faults(path: Path | None, known: dict[str, Format]) -> tuple[known_faults.KnownFault, ...]:
+    from conformance.registry import parse_case
+
+    entries = known_faults.load(path or known_faults.BUILTIN)
+    for entry in entries:
+        for name in entry.formats:
+            if name not in known:
+                raise UsageError(f"known-faults: {entry.id}: expected a format among {', '.join(known)}, found {name!r}")
+        parse_case(entry.case)
+    return entries
+
+
+def header(harness: Harness, profile: str, max_examples: int | None, results: Path) -> list[str]:
+    """Lines at the top of a run: what is judged, where, by whom, and what is missing."""
+    env = environment(harness.runtime)
+    lines = [
+        f"conformance device: {env['device']}; torch {env['torch']}, triton {env['triton']}, numpy {env['numpy']}",
+        f"conformance profile: {profile}, {max_examples or PROFILES[profile]} cases a test; gate: {harness.gate}"
+        + ("" if harness.gate == "exact" else " (LOOSER than exact, as asked for)"),
+    ]
+    if harness.interpreter is not None:
+        for what in harness.interpreter.corrected:
+            lines.append(f"conformance interpreter: corrected {what}")
+        for name, reason in harness.interpreter.unjudged:
+            lines.append(f"conformance interpreter: {name} is UNJUDGED: {reason}")
+        for caveat in harness.interpreter.caveats:
+            lines.append(f"conformance interpreter: {caveat}")
+    for name, kernel in harness.kernels.items():
+        if not kernel.builtin:
+            lines.append(f"conformance kernel: {name} = {kernel.name}")
+    lines.append(f"conformance results: {results}")
+    return lines
+
+
+def summary_lines(summary: Summary, harness: Harness, results: Path, seed: int) -> list[str]:
+    """The end of a run: verdicts by format, what was not judged and why, speed."""
+    lines = []
+    width = max((len(name) for name in summary.verdicts), default=0)
+    for name, counts in sorted(summary.verdicts.items()):
+        text = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
+        lines.append(f"{name:<{width}}  {text}")
+    for title, counter in (("not judged or excused", summary.neutral), ("oracles without an answer", summary.notes)):
+        if counter:
+            lines.append(f"{title}:")
+            for text, count in counter.most_common(12):
+                lines.append(f"  {count} x {text}")
+            if len(counter) > 12:
+                lines.append(f"  and {len(counter) - 12} more kinds, see the results")
+    speed = summary.cases / summary.seconds if summary.seconds else 0.0
+    lines.append(
+        f"{summary.cases} cases, {summary.elements} elements compared, {speed:.0f} cases/s in the harness; "
+        f"seed {seed}; results in {results}"
+    )
+    if summary.elements == 0:
+        lines.append("VACUOUS: no element was compared, so nothing was shown")
+    return lines

@@ -1,0 +1,28 @@
+"""Every format and output dtype: random packed words, and weights through upstream's packer."""
+
+from conformance.running import run_drawn, run_each
+from conformance.strategies import cases
+
+
+def test_words(harness, fmt, out, request):
+    """Random packed words: every bit pattern is legal, so no packer shares a misunderstanding."""
+    run_drawn(harness, request.node.name, cases(fmt, out=out, route="words"))
+
+
+def test_packed(harness, fmt, out, request):
+    """Float weights through upstream's own packer, and back to within the format's half step."""
+    run_drawn(harness, request.node.name, cases(fmt, out=out, route="pack"))
+
+
+def test_tiles(harness, fmt, out, request):
+    """Tile edges: the same small shapes with a small tile, so that many programs meet."""
+    run_each(
+        harness,
+        request.node.name,
+        [fmt.parse(text).replace(out=out, tile=tile) for text in fmt.tile_cases for tile in ("small", "default")],
+    )
+
+
+def test_nonfinite_scales(harness, fmt, out, request):
+    """inf and NaN scales decode as upstream decodes them (``validate(deep=True)`` refuses them)."""
+    run_each(harness, request.node.name, [fmt.parse(text).replace(out=out) for text in fmt.nonfinite])

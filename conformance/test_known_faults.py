@@ -1,0 +1,20 @@
+"""Every entry of the known-faults file is still true, shown on its pinned case."""
+
+import pytest
+
+from conformance.harness import Failure
+from conformance.registry import parse_case
+
+
+def test_known_fault(harness, fault, request):
+    """KNOWN_FAULT on the pinned case; FIXED_FAULT (red) when upstream is right there."""
+    case = parse_case(fault.case)
+    fmt = harness.formats[case.format]
+    oracle = next((o for o in fmt.oracles if o.name == fault.oracle), None)
+    assert oracle is not None, f"{fault.id}: {fmt.name} has no oracle {fault.oracle!r}"
+    reason = harness.missing(fmt, oracle) or harness.in_force(fault, oracle)
+    if reason is not None:
+        pytest.skip(f"{fault.id}: {reason}")
+    verdict = harness.check(case, test=request.node.name)
+    if verdict.kind != "KNOWN_FAULT" or fault.id not in verdict.summary:
+        raise Failure(harness.fixed(fault, verdict))

@@ -1,0 +1,21 @@
+"""Real trained weights: every linear layer of a real model, through upstream's own packer."""
+
+import pytest
+
+from conformance.realmodel import PACKAGE, linear_layers
+from conformance.running import run_each
+
+
+def test_real_weights(harness, fmt, out, request):
+    """Kernel, oracles and spec agree on every layer, and decode to within half a step of it."""
+    if harness.model is None:
+        pytest.skip(f"no real model: the package {PACKAGE} is not installed and --model was not given")
+    run_each(
+        harness,
+        request.node.name,
+        [
+            fmt.case(out=out, route="real", layer=layer, **variant)
+            for layer in linear_layers(harness.model)
+            for variant in fmt.real_variants
+        ],
+    )

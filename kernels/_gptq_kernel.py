@@ -1,0 +1,136 @@
+"""The Triton kernel of ``kernels/gptq.py``, which holds the format's specification."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# Where the scale and the zero of a row are loaded.
+GROUP_PER_TILE = tl.constexpr(0)  # once: every row of the program's tile is of one group
+GROUP_PER_WORD = tl.constexpr(1)  # once a packed row: its codes are of one group
+GROUP_PER_ROW = tl.constexpr(2)  # for each row: activation order, or groups that split a word
+
+ZEROS_V1 = tl.constexpr(0)
+ZEROS_V2 = tl.constexpr(2)
+
+
+@triton.jit
+def _code(w0, w1, w2, SLOT: tl.constexpr, BITS: tl.constexpr):
+    """Code ``SLOT`` of a packed row; w1 and w2 are its further words at 3 bit."""
+    MAXQ: tl.constexpr = 2**BITS - 1
+    # The words are signed: where a code straddles two of them (3 bit only), its parts are
+    # masked before they are joined, else the first one's sign bits overwrite the second.
+    if BITS * SLOT + BITS <= 32:
+        code = (w0 >> (BITS * SLOT)) & MAXQ
+    elif SLOT == 10:
+        code = ((w0 >> 30) & 3) | ((w1 & 1) << 2)
+    elif SLOT < 21:
+        code = (w1 >> (BITS * SLOT - 32)) & MAXQ
+    elif SLOT == 21:
+        code = ((w1 >> 31) & 1) | ((w2 & 3) << 1)
+    else:
+        code = (w2 >> (BITS * SLOT - 64)) & MAXQ
+    return code
+
+
+@triton.jit
+def _scale_and_zero(
+    scales, qzeros, group, n_groups, first, col, cols_left, n_cols, n_zero_words,
+    BITS: tl.constexpr, ZEROS: tl.constexpr,
+):  # fmt: skip
+    """float32 scale and int32 zero of one group, for each column of the tile."""
+    MAXQ: tl.constexpr = 2**BITS - 1
+    # Out of range would read past the scales: such a row becomes NaN instead.
+    known = (group >= 0) & (group < n_groups)
+    mask = col < tl.where(known, cols_left, 0)
+    row = tl.where(known, group, 0).to(tl.int64)
+    scale = tl.load(scales + row * n_cols + first + col, mask=mask, other=float("nan")).to(tl.float32)
+    # Position in the row's bit stream: words before the tile in 64 bits, the rest in 32.
+    bit = first * BITS
+    base = qzeros + row * n_zero_words + bit // 32
+    field = (bit % 32).to(tl.int32) + col * BITS
+    shift = field & 31
+    word = tl.load(base + (field >> 5), mask=mask, other=0).to(tl.uint32, bitcast=True)
+    stored = word >> shift.to(tl.uint32)
+    if BITS == 3:
+        straddles = mask & (shift > 29)
+        high = tl.load(base + (field >> 5) + 1, mask=straddles, other=0).to(tl.uint32, bitcast=True)
+        # Where it does not straddle ``high`` is 0, and the shift only has to stay below 32.
+        stored = stored | (high << ((32 - shift) & 31).to(tl.uint32))
+    zero = (stored & MAXQ).to(tl.int32)
+    if ZEROS != ZEROS_V2:
+        zero = zero + 1
+    if ZEROS == ZEROS_V1:
+        # Without this mask the stored value maxq reads as maxq + 1:
+        # https://github.com/AutoGPTQ/AutoGPTQ/pull/484
+        zero = zero & MAXQ
+    return scale, zero
+
+
+@triton.jit
+def gptq_kernel(
+    out,  # [K, N] output dtype
+    qweight,  # [ceil(K * BITS / 32), N] int32
+    qzeros,  # [G, n_zero_words] int32
+    scales,  # [G, N] float16, bfloat16 or float32
+    g_idx,  # [K] int32 when ACT_ORDER
+    n_rows,  # K
+    n_cols,  # N
+    n_zero_words,  # ceil(N * BITS / 32)
+    n_groups,  # G
+    group_rows,  # rows a sequential group has, at least 1
+    BITS: tl.constexpr,
+    ZEROS: tl.constexpr,
+    ACT_ORDER: tl.constexpr,
+    GROUP_PER: tl.constexpr,
+    PACKED_ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    CODES: tl.constexpr = 32 if BITS == 3 else 32 // BITS
+    WORDS: tl.constexpr = 3 if BITS == 3 else 1
+    # One grid axis: the second one ends at 65535. Neighbouring programs write
+    # neighbouring columns.
+    col_tiles = tl.cdiv(n_cols, COLS)
+    first_packed = (tl.program_id(0) // col_tiles) * PACKED_ROWS
+    first = (tl.program_id(0) % col_tiles).to(tl.int64) * COLS
+    col = tl.arange(0, COLS)
+    cols_left = tl.minimum(n_cols - first, COLS).to(tl.int32)
+
+    if GROUP_PER == GROUP_PER_TILE:
+        group = (first_packed * CODES) // group_rows
+        scale, zero = _scale_and_zero(
+            scales, qzeros, group, n_groups, first, col, cols_left, n_cols, n_zero_words, BITS, ZEROS
+        )
+    for r in range(0, PACKED_ROWS):
+        packed = first_packed + r
+        row = packed * CODES
+        # One vector compare: a scalar and a vector i1 cannot be combined under the
+        # interpreter of Triton 3.9.
+        mask = col < tl.where(row < n_rows, cols_left, 0)
+        words = qweight + packed.to(tl.int64) * WORDS * n_cols + first + col
+        w0 = tl.load(words, mask=mask, other=0)
+        w1 = w0
+        w2 = w0
+        if BITS == 3:
+            w1 = tl.load(words + n_cols, mask=mask, other=0)
+            w2 = tl.load(words + 2 * n_cols, mask=mask, other=0)
+        if GROUP_PER == GROUP_PER_WORD:
+            scale, zero = _scale_and_zero(
+                scales, qzeros, row // group_rows, n_groups, first, col, cols_left, n_cols, n_zero_words,
+                BITS, ZEROS,
+            )  # fmt: skip
+        for i in tl.static_range(CODES):
+            k = row + i
+            if GROUP_PER == GROUP_PER_ROW:
+                if ACT_ORDER:
+                    group = tl.load(g_idx + k, mask=k < n_rows, other=0)
+                else:
+                    group = k // group_rows
+                scale, zero = _scale_and_zero(
+                    scales, qzeros, group, n_groups, first, col, cols_left, n_cols, n_zero_words, BITS, ZEROS
+                )
+            # Integers are subtracted first. q * s - z * s overflows where the zero times
+            # the scale does: https://github.com/vllm-project/vllm/pull/55532
+            value = (_code(w0, w1, w2, i, BITS) - zero).to(tl.float32) * scale
+            at = out + k.to(tl.int64) * n_cols + first + col
+            tl.store(at, value.to(out.dtype.element_ty), mask=col < tl.where(k < n_rows, cols_left, 0))

@@ -1,0 +1,264 @@
+"""awq_quads: AWQ 4 bit, four outputs interleaved (AutoAWQ's GEMVFast layout, ``"version": "gemv_fast"``).
+
+K = in features (the reduction axis), N = out features, G = K / group_size groups, P >= G
+groups with padding. A row of int16 words holds four outputs, 64 of each at a time; eight
+words hold 32 codes of one output, a word every eighth of them::
+
+    words 64c .. 64c+63 of row n // 4:  16 for each output n % 4 = 0, 1, 2, 3, for k = 64c .. 64c+63
+    word 64c + 16 (n % 4) + 8h + j      | 15..12 | 11..8  |  7..4  |  3..0  |    h = 0, 1   j = 0 .. 7
+    k = 64c + 32h + j +                 |   24   |   16   |   8    |   0    |
+
+    value[n, k] = round_out(code[n, k] * scale[g, n] + scaled_zero[g, n]),  g = k // group_size
+
+======= ======== ====================================================
+field   dtype    shape
+======= ======== ====================================================
+qweight int16    [N / 4, K], codes 0..15, in the order above
+scales  float16  [P, N]
+qzeros  float16  [P, N], scaled zeros: AutoAWQ stores -fp16(zero * scale)
+======= ======== ====================================================
+
+The output is [N, K], as ``torch.nn.Linear.weight`` has it. P as in ``awq_rows``; the padding
+is never read.
+
+**Rounding.** One rounding of the exact ``code * scale + scaled_zero``: AutoAWQ's CUDA kernels
+compute the float16 fused multiply-add ``__hfma2(code, scale, scaled_zero)``. For bfloat16 and
+float32 outputs, which AutoAWQ does not have, the same exact sum is rounded once.
+
+The scaled zero was rounded when it was stored, so this is *not* ``(code - zero) * scale``:
+code = zero gives the rounding error of ``zero * scale`` and not 0, and a product beyond
+65504 was stored as -inf, which no code comes back from. That loss is in the checkpoint.
+
+**Sizes.** K is a multiple of 64, N of 4 (AutoAWQ's layer asks for 8).
+
+Source: AutoAWQ 0.2.9, ``modules/linear/gemv_fast.py`` (``pack_intweight``,
+``WQLinear_GEMVFast.from_linear``); the value from its CUDA kernels ``gemv_cuda.cu`` and
+``gemm_cuda.cu``, as GPTQModel 7.7.0 ships them (``quantization_new``);
+https://arxiv.org/abs/2306.00978.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels._awq import (
+    expect_matrix,
+    expect_padded_group_size,
+    expect_two_dimensions,
+    padded_groups,
+    spread8,
+)
+from kernels._launch import check_output, check_runnable, destination
+from kernels._packed import PackedWeight, expect_finite, expect_one_device
+
+OUTPUTS_PER_ROW = 4
+CHUNK = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class AWQQuadsWeight(PackedWeight):
+    """A weight in AutoAWQ's GEMVFast layout. Tensors as in the module's table.
+
+    Attributes:
+        qweight: codes.
+        scales: one a group and output, with padding.
+        qzeros: scaled zeros (minus zero times scale), with padding.
+        group_size: codes of an output that share a scale; -1 for one group over all of K.
+    """
+
+    qweight: torch.Tensor
+    scales: torch.Tensor
+    qzeros: torch.Tensor
+    group_size: int
+
+    @property
+    def n_outputs(self) -> int:
+        """N."""
+        return int(self.qweight.shape[0]) * OUTPUTS_PER_ROW
+
+    @property
+    def n_rows(self) -> int:
+        """K."""
+        return int(self.qweight.shape[1])
+
+    @property
+    def group_rows(self) -> int:
+        """Codes of an output that share a scale: never 0 or negative, whatever ``group_size`` says."""
+        return max(self.n_rows, 1) if self.group_size == -1 else self.group_size
+
+    @property
+    def n_groups(self) -> int:
+        """G, without padding."""
+        return self.n_rows // self.group_rows
+
+    @property
+    def n_padded(self) -> int:
+        """P."""
+        return padded_groups(self.n_rows, self.group_rows)
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        return (self.n_outputs, self.n_rows)
+
+    def validate(self, *, deep: bool = False) -> None:
+        """Check the fields against each other.
+
+        Raises:
+            TypeError: a field of another type or dtype.
+            ValueError: K no multiple of 64, a group size that does not divide K or for which
+                the layout defines no padding, a wrong shape, tensors on different devices;
+                with ``deep`` also a non-finite scale or scaled zero (padding aside).
+        """
+        expect_two_dimensions("qweight", self.qweight, dtype=torch.int16, names="[N / 4, K]")
+        if self.n_rows % CHUNK:
+            raise ValueError(f"qweight: expected K a multiple of {CHUNK}, found {self.n_rows}")
+        expect_padded_group_size(self.group_size, self.n_rows)
+        shape = (self.n_padded, self.n_outputs)
+        expect_matrix("scales", self.scales, dtype=torch.float16, shape=shape)
+        expect_matrix("qzeros", self.qzeros, dtype=torch.float16, shape=shape)
+        expect_one_device(self)
+        if deep:
+            expect_finite(f"scales[:{self.n_groups}]", self.scales[: self.n_groups])
+            expect_finite(f"qzeros[:{self.n_groups}]", self.qzeros[: self.n_groups])
+
+
+@triton.jit
+def _sum_to_odd(a, b):
+    """float32 a + b rounded to odd: a later rounding to fewer bits is then correct.
+
+    The nearest float32 may be a tie of the output dtype that the exact sum is not. The error
+    of the sum is exact (Knuth's two-sum); NaN and inf have no error and stay as they are.
+    """
+    total = a + b
+    other = total - a
+    error = (a - (total - other)) + (b - other)
+    bits = total.to(tl.int32, bitcast=True)
+    # Toward the error: one more in the bits is away from zero for either sign. A total of
+    # zero has no error, since float32 sums are exact where they are tiny.
+    step = tl.where((error > 0) == (total > 0), 1, -1)
+    inexact = (error > 0) | (error < 0)
+    fixed = tl.where(inexact & ((bits & 1) == 0), bits + step, bits)
+    return fixed.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _awq_quads_kernel(
+    out,  # [N, K] output dtype
+    qweight,  # [N / 4, K] int16
+    scales,  # [P, N] float16
+    qzeros,  # [P, N] float16
+    n_outputs,
+    n_eighths,  # K / 8
+    group_rows,
+    WHOLE_EIGHTHS: tl.constexpr,  # eight codes in a row are of one group
+    NARROW: tl.constexpr,  # the output has fewer bits than float32
+    ROWS: tl.constexpr,
+    EIGHTHS: tl.constexpr,
+):
+    # One grid axis: the second one ends at 65535, which is fewer than an embedding has rows.
+    tiles = tl.cdiv(n_eighths, EIGHTHS)
+    first_output = (tl.program_id(0) // tiles) * ROWS
+    first = (tl.program_id(0) % tiles).to(tl.int64) * EIGHTHS
+    left_in_tile = tl.minimum(n_eighths - first, EIGHTHS).to(tl.int32)
+    lane = tl.arange(0, EIGHTHS)
+    element = tl.arange(0, EIGHTHS * 8)
+    k = first * 8 + element
+    # Eight consecutive k are one nibble of eight consecutive words: a lane loads 16 bytes and
+    # stores 8 values, and the words' other nibbles are the neighbour lanes', out of the cache.
+    word = (k // 64) * 64 + (k % 64) // 32 * 8 + element % 8
+    word = tl.max_contiguous(tl.multiple_of(word, 8), 8)  # the compiler does not see it itself
+    shift = (element // 8 + (first % 4).to(tl.int32)) % 4 * 4
+    # A tile may span groups: each eight codes, or each code, look up their own.
+    if WHOLE_EIGHTHS:
+        group = (first + lane) * 8 // group_rows
+    else:
+        group = k // group_rows
+    at = group * n_outputs
+    n_rows = n_eighths.to(tl.int64) * 8
+    output = first_output.to(tl.int64)
+    rows_left = n_outputs - first_output
+    out_row = out + output * n_rows
+    for r in range(0, ROWS):
+        # One vector compare: a scalar and a vector i1 cannot be combined under the
+        # interpreter of Triton 3.9.
+        left = tl.where(r < rows_left, left_in_tile, 0)
+        mask = element < left * 8
+        word_row = qweight + (output >> 2) * n_rows + (output & 3) * 16
+        code = (tl.load(word_row + word, mask=mask, other=0).to(tl.int32) >> shift) & 15
+        if WHOLE_EIGHTHS:
+            group_mask = lane < left
+        else:
+            group_mask = mask
+        scale = tl.load(scales + output + at, mask=group_mask, other=0.0).to(tl.float32)
+        zero = tl.load(qzeros + output + at, mask=group_mask, other=0.0).to(tl.float32)
+        if WHOLE_EIGHTHS:
+            scale = spread8(scale)
+            zero = spread8(zero)
+        product = code.to(tl.float32) * scale  # exact: 4 and 11 bits
+        if NARROW:
+            value = _sum_to_odd(product, zero)
+        else:
+            value = product + zero
+        tl.store(out_row + k, value.to(out.dtype.element_ty), mask=mask)
+        output += 1
+        out_row += n_rows
+
+
+def dequantize(
+    weight: AWQQuadsWeight,
+    *,
+    dtype: torch.dtype,
+    out: torch.Tensor | None = None,
+    rows: int = 4,
+    eighths: int = 128,
+    num_warps: int = 4,
+) -> torch.Tensor:
+    """Dequantize ``weight`` to ``dtype``, exact to the bit.
+
+    Args:
+        weight: tensors on one GPU (or on the CPU under Triton's interpreter). Strided
+            inputs are made contiguous first, which copies them.
+        dtype: float16, bfloat16 or float32. Values beyond float16's range become inf.
+        out: optional output [N, K]; may be strided.
+        rows: outputs a program decodes, one after the other.
+        eighths: runs of 8 codes that a program decodes at once (a power of two).
+        num_warps: warps a program uses.
+
+    Returns:
+        ``out``, or a new contiguous tensor [N, K].
+
+    Raises:
+        TypeError, ValueError: a field, ``dtype`` or ``out`` does not fit; names it.
+
+    The layout exists for products (AutoAWQ's GEMVFast and its prefill GEMM); there a
+    standalone dequantize costs the whole weight in ``dtype``, written and read again.
+    """
+    if not isinstance(weight, AWQQuadsWeight):
+        raise TypeError(f"weight: expected AWQQuadsWeight, found {type(weight).__name__}")
+    weight.validate()
+    check_output(weight, dtype, out)
+    check_runnable(_awq_quads_kernel, weight.device)
+    with destination(weight, dtype, out) as target:
+        n_eighths = weight.n_rows // 8
+        if weight.n_outputs and n_eighths:
+            _awq_quads_kernel[(triton.cdiv(weight.n_outputs, rows) * triton.cdiv(n_eighths, eighths),)](
+                target.buffer,
+                weight.qweight.contiguous(),
+                weight.scales.contiguous(),
+                weight.qzeros.contiguous(),
+                weight.n_outputs,
+                n_eighths,
+                weight.group_rows,
+                WHOLE_EIGHTHS=weight.group_rows % 8 == 0,
+                NARROW=dtype != torch.float32,
+                ROWS=rows,
+                EIGHTHS=eighths,
+                num_warps=num_warps,
+                # The two-sum must not be fused, nor simplified away.
+                enable_fp_fusion=False,
+            )
+    return target.result

@@ -1,0 +1,74 @@
+"""blockwise8: bitsandbytes 8-bit blockwise quantization with a 256-entry map.
+
+::
+
+    value[i] = fp32(codebook[q[i]] * absmax[i // blocksize]), rounded once to the output dtype
+
+======== ============================= ===========================
+field    dtype                         shape
+======== ============================= ===========================
+packed   uint8                         the weight's own
+absmax   float32; uint8 when nested    [ceil(n / blocksize)]
+codebook float32                       [256]
+======== ============================= ===========================
+
+The map is stored beside the weight: bitsandbytes' dynamic map by default, any other by
+choice, so there is no default here. Upstream quantizes the absmax of a nested weight in
+blocks of the weight's own block size (its 4-bit formats always use 256).
+Source: bitsandbytes 0.50.2, ``functional.quantize_blockwise`` and ``dequantize_blockwise``;
+https://arxiv.org/abs/2110.02861.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import torch
+
+from kernels._blockwise import BlockwiseWeight, launch
+
+
+@dataclasses.dataclass(frozen=True)
+class Blockwise8Weight(BlockwiseWeight):
+    """A weight in bitsandbytes' 8-bit blockwise form. Fields as in the module's table."""
+
+    bits: ClassVar[int] = 8
+    blocksizes: ClassVar[tuple[int, ...]] = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+    storages: ClassVar[tuple[torch.dtype, ...]] = (torch.uint8,)
+
+    def packed_shape(self, storage: torch.dtype) -> tuple[int, ...]:
+        return tuple(self.shape)
+
+
+def dequantize(
+    weight: Blockwise8Weight,
+    *,
+    dtype: torch.dtype,
+    out: torch.Tensor | None = None,
+    lanes: int = 256,
+    num_warps: int = 4,
+) -> torch.Tensor:
+    """Dequantize ``weight`` to ``dtype``, exact to the bit.
+
+    Args:
+        weight: tensors on one GPU (or on the CPU under Triton's interpreter). Strided
+            inputs are made contiguous first, which copies them.
+        dtype: float16, bfloat16 or float32. Values beyond float16's range become inf.
+        out: optional output of shape ``weight.shape``; may be strided.
+        lanes: packed lanes a program decodes (a power of two): int32 words of 4 codes,
+            or single bytes when the packed data has no whole number of aligned words.
+        num_warps: warps a program uses.
+
+    Returns:
+        ``out``, or a new contiguous tensor of shape ``weight.shape``.
+
+    Raises:
+        TypeError, ValueError: a field, ``dtype`` or ``out`` does not fit; names it.
+
+    A standalone dequantize writes and re-reads the weight in ``dtype``; upstream uses this
+    format for optimizer states, where that is what is wanted.
+    """
+    if not isinstance(weight, Blockwise8Weight):
+        raise TypeError(f"weight: expected Blockwise8Weight, found {type(weight).__name__}")
+    return launch(weight, dtype=dtype, out=out, lanes=lanes, num_warps=num_warps)
