@@ -87,10 +87,19 @@ class Harness:
                 self._missing[key] = oracle.missing(self.runtime.device)
         return self._missing[key]
 
-    def packer(self, fmt: Format) -> Oracle | None:
-        """First oracle of the format that packs and is installed (packing is done on the CPU)."""
+    def packer(self, fmt: Format, case: Case) -> Oracle | None:
+        """Oracle that packs: the one the case's ``packer`` dimension names, else the first that is
+        installed. Packing is done on the CPU."""
         cpu = torch.device("cpu")
-        return next((o for o in fmt.oracles if o.pack is not None and o.missing(cpu) is None), None)
+        wanted = case["packer"] if "packer" in case else None
+        return next(
+            (
+                oracle
+                for oracle in fmt.oracles
+                if oracle.pack is not None and wanted in (None, oracle.name) and oracle.missing(cpu) is None
+            ),
+            None,
+        )
 
     def excuse(
         self, oracle: Oracle, case: Case, got: np.ndarray | None, want: np.ndarray, dtype: torch.dtype
@@ -170,7 +179,7 @@ class Harness:
             return plain("UNJUDGED", reason)
         packer = None
         if case["route"] != "words":
-            packer = self.packer(fmt)
+            packer = self.packer(fmt, case)
             if packer is None:
                 return plain("NO_ORACLE", f"no upstream packer of {fmt.name} is installed")
         try:
