@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -127,7 +128,7 @@ class OutputArena:
     """A poisoned output between guards. Elements still poisoned afterwards were not written."""
 
     # Two quiet NaNs with payloads that no arithmetic produces, one for each run.
-    PAYLOADS = {
+    PAYLOADS: ClassVar[dict[torch.dtype, tuple[int, int]]] = {
         torch.float16: (0x7E5A, 0x7EA5),
         torch.bfloat16: (0x7FDA, 0x7FE5),
         torch.float32: (0x7FDA5A5A, 0x7FE5A5A5),

@@ -24,7 +24,7 @@ def to_bits(tensor: torch.Tensor) -> np.ndarray:
 
 def from_bits(bits: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """Inverse of :func:`to_bits`; copies."""
-    view, unsigned = _INT_VIEW[dtype]
+    _, unsigned = _INT_VIEW[dtype]
     signed = np.ascontiguousarray(bits, unsigned).view(np.int16 if unsigned is np.uint16 else np.int32)
     return torch.from_numpy(signed.copy()).view(dtype)
 

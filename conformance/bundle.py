@@ -17,11 +17,22 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from conformance.compare import GATES
 from conformance.errors import UsageError
 from kernels._packed import PackedWeight, named_tensors
 from oracles.spec.rounding import numpy_bytes
 
 SCHEMA = 1
+FIELDS: dict[str, type] = {
+    "case": dict,
+    "kernel": str,
+    "gate": str,
+    "fields": dict,
+    "digest": str,
+    "tensors_digest": str,
+    "verdict": dict,
+    "environment": dict,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +44,9 @@ class Bundle:
     tensors: Mapping[str, torch.Tensor]
 
     def packed(self) -> dict[str, torch.Tensor]:
-        return {name.removeprefix("packed/"): t for name, t in self.tensors.items() if name.startswith("packed/")}
+        return {
+            name.removeprefix("packed/"): t for name, t in self.tensors.items() if name.startswith("packed/")
+        }
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -118,13 +131,30 @@ def read(path: Path) -> Bundle:
     if not isinstance(info, dict) or info.get("schema") != SCHEMA:
         found = info.get("schema") if isinstance(info, dict) else type(info).__name__
         raise UsageError(f"bundle: expected schema {SCHEMA} in {case_file}, found {found}")
-    for field in ("case", "kernel", "gate", "fields", "digest", "tensors_digest", "verdict"):
+    for field, kind in FIELDS.items():
         if field not in info:
             raise UsageError(f"bundle: expected a field {field!r} in {case_file}, found none")
+        if not isinstance(info[field], kind):
+            found = type(info[field]).__name__
+            raise UsageError(
+                f"bundle: expected {field} in {case_file} to be a {kind.__name__}, found {found}"
+            )
+    for outer, inner in (
+        ("case", "format"),
+        ("case", "fields"),
+        ("verdict", "verdict"),
+        ("environment", "device"),
+    ):
+        if inner not in info[outer]:
+            raise UsageError(f"bundle: expected a field {inner!r} in {outer} of {case_file}, found none")
+    if info["gate"] not in GATES:
+        raise UsageError(f"gate: expected one of {', '.join(GATES)} in {case_file}, found {info['gate']!r}")
     try:
         tensors = load_file(tensor_file)
     except (SafetensorError, OSError) as error:
-        raise UsageError(f"bundle: expected a whole safetensors file, found {tensor_file}: {error}") from error
+        raise UsageError(
+            f"bundle: expected a whole safetensors file, found {tensor_file}: {error}"
+        ) from error
     if digest(tensors) != info["tensors_digest"]:
         raise UsageError(f"bundle: expected the tensors that were written, found others in {tensor_file}")
     return Bundle(path, info, tensors)

@@ -60,9 +60,7 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         """All dimensions as text, defaults included: a later default cannot change an old case."""
-        fields = {
-            dim.name: dim.format(value) for dim, value in zip(self.dims, self.values, strict=True)
-        }
+        fields = {dim.name: dim.format(value) for dim, value in zip(self.dims, self.values, strict=True)}
         return {"format": self.format, "fields": fields}
 
     def __str__(self) -> str:

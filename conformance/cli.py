@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from conformance.detect.command import add_parsers
 from conformance.errors import UsageError
 
 
@@ -24,7 +25,8 @@ def _list(options: argparse.Namespace) -> int:
     for key, value in environment(runtime).items():
         console.print(f"{key:<11} {value}")
     model = realmodel.packaged_file()
-    console.print(f"{'real model':<11} {realmodel.PACKAGE if model else f'missing: {realmodel.PACKAGE} is not installed'}")
+    state = realmodel.PACKAGE if model else f"missing: {realmodel.PACKAGE} is not installed"
+    console.print(f"{'real model':<11} {state}")
     table = Table(title="formats", title_justify="left")
     for column in ("format", "summary", "kernel", "case fields"):
         table.add_column(column, overflow="fold")
@@ -37,7 +39,9 @@ def _list(options: argparse.Namespace) -> int:
         oracles.add_row(name, "spec", f"this repository ({fmt.unpack.__module__})", "ok")
         for oracle in fmt.oracles:
             reason = oracle.missing(runtime.device)
-            oracles.add_row(name, oracle.name, str(oracle.provenance()), f"missing: {reason}" if reason else "ok")
+            oracles.add_row(
+                name, oracle.name, str(oracle.provenance()), f"missing: {reason}" if reason else "ok"
+            )
     console.print(table)
     console.print(oracles)
     faults = Table(title="known faults of oracles", title_justify="left")
@@ -56,19 +60,106 @@ def _replay(options: argparse.Namespace) -> int:
     return replay(options.path, options.device, options.kernel)
 
 
+def _compile(options: argparse.Namespace) -> int:
+    """Compile the built-in kernels for GPUs that need not be there."""
+    import os
+
+    from rich.console import Console
+    from rich.table import Table
+
+    os.environ["TRITON_INTERPRET"] = "0"  # before the kernels are imported
+    from conformance.ahead import compile_formats
+    from conformance.registry import find_format, formats
+
+    chosen = [find_format(name) for name in options.format] or list(formats().values())
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    table = Table(title="compiled ahead of time", title_justify="left")
+    for column in ("target", "case", "shared bytes", "16-byte stores", "stores", "fused"):
+        table.add_column(column, overflow="fold")
+    failed = 0
+    for result in compile_formats(chosen, options.target or ["sm_80", "sm_90"]):
+        if result.error:
+            failed += 1
+            console.print(f"[red]FAIL[/red] {result.target} {result.case}: {result.error}", markup=True)
+            continue
+        table.add_row(
+            result.target,
+            result.case,
+            *(str(n) for n in (result.shared, result.wide_stores, result.stores, result.fused)),
+        )
+    console.print(table)
+    console.print(f"{table.row_count} variants compiled, {failed} failed")
+    return 1 if failed or not table.row_count else 0
+
+
+def _disagreements(options: argparse.Namespace) -> int:
+    """Run the upstream libraries where they read the same words differently, and show it."""
+    import contextlib
+
+    from conformance.runtime import choose
+
+    choose("cpu")
+    # Upstream libraries greet on standard output when they are imported.
+    with contextlib.redirect_stdout(sys.stderr):
+        from conformance import disagreements
+
+        if options.markdown and options.case is None:
+            text = disagreements.markdown()
+        elif options.case is None:
+            tables = [
+                (e.title, e.reason, *disagreements.compare(e.sides, e.element)) for e in disagreements.ENTRIES
+            ]
+        else:
+            from conformance.registry import parse_case
+
+            names = options.side or list(disagreements.sides(parse_case(options.case)))
+            tables = [("", "", *disagreements.compare([(options.case, name) for name in names]))]
+    if options.markdown and options.case is None:
+        print(text, end="")
+        return 0
+    for title, reason, place, rows in tables:
+        print(f"{title}\n{reason}" if title else options.case)
+        for row in rows:
+            where = f"  {row.case}" if title else ""
+            count = "" if row.differ is None else f"  ({row.differ} elements unlike the first)"
+            print(f"  {row.side:<20} {place} {row.value}{count}{where}")
+        print()
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
     top = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     show = commands.add_parser("list", help=_list.__doc__, description=_list.__doc__)
     show.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
-    show.add_argument("--known-faults", type=Path, metavar="FILE", help="known-faults file instead of the built-in one")
+    show.add_argument(
+        "--known-faults", type=Path, metavar="FILE", help="known-faults file instead of the built-in one"
+    )
     show.set_defaults(run=_list)
     again = commands.add_parser("replay", help=_replay.__doc__, description=_replay.__doc__)
     again.add_argument("path", type=Path, metavar="PATH", help="folder of a bundle")
     again.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     again.add_argument("--kernel", metavar="MODULE:FUNCTION", help="another kernel than the bundle's")
     again.set_defaults(run=_replay)
+    ahead = commands.add_parser("compile", help=_compile.__doc__, description=_compile.__doc__)
+    ahead.add_argument(
+        "--target",
+        action="append",
+        choices=("sm_80", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942"),
+        help="GPU to compile for (default: sm_80 and sm_90); repeatable",
+    )
+    ahead.add_argument(
+        "--format", action="append", default=[], metavar="NAME", help="only this format; repeatable"
+    )
+    ahead.set_defaults(run=_compile)
+    text = _disagreements.__doc__
+    differ = commands.add_parser("disagreements", help=text, description=text)
+    differ.add_argument("--markdown", action="store_true", help="as docs/disagreements.md has it")
+    differ.add_argument("--case", metavar="ID", help="compare the decodes of this case instead")
+    differ.add_argument("--side", action="append", metavar="NAME", help="only this decode of it; repeatable")
+    differ.set_defaults(run=_disagreements)
+    add_parsers(commands)
     return top
 
 

@@ -43,8 +43,12 @@ class Comparison:
     def n_wrong(self) -> int:
         return int(np.count_nonzero(self.wrong))
 
-    def passes(self, gate: str, ulp: int = 0) -> bool:
-        """Whether ``gate`` and the looser ones hold. ``ulp`` relaxes ``exact``."""
+    def passes(self, gate: str, ulp: int | None = None) -> bool:
+        """Whether ``gate`` and the looser ones hold.
+
+        ``ulp`` relaxes ``exact`` for values that are finite on both sides: 0 lets only the sign
+        of a zero differ, None nothing.
+        """
         if not self.coarse:
             return False
         if gate == "coarse":
@@ -53,7 +57,7 @@ class Comparison:
             return False
         if gate == "element":
             return True
-        return self.exact or (self.classes == 0 and self.max_ulp <= ulp > 0)
+        return self.exact or (ulp is not None and self.classes == 0 and self.max_ulp <= ulp)
 
 
 def compare(
@@ -94,6 +98,8 @@ def class_words(got: int, want: int, dtype: torch.dtype) -> str:
         value = np.array([bits], np.uint16 if dtype.itemsize == 2 else np.uint32)
         if is_nan(value, dtype)[0]:
             return "NaN"
-        return "a finite value" if is_finite(value, dtype)[0] else "infinity"
+        if is_finite(value, dtype)[0]:
+            return "a finite value"
+        return "-infinity" if bits >> (8 * dtype.itemsize - 1) else "infinity"
 
     return f"{word(got)} instead of {word(want)}"

@@ -28,7 +28,9 @@ def explain(
             continue
         elsewhere = int(np.count_nonzero(~same(predicted[~wrong], got[~wrong], ctx.dtype)))
         if elsewhere == 0:
-            whole.append(_cause(fault, f"reproduces the whole output, {int(wrong.sum())} wrong elements included"))
+            whole.append(
+                _cause(fault, f"reproduces the whole output, {int(wrong.sum())} wrong elements included")
+            )
         else:
             partial.append(
                 (
@@ -44,7 +46,8 @@ def explain(
         return tuple(whole)
     if partial:
         fewest = min(count for count, _ in partial)
-        return tuple(cause for count, cause in partial if count == fewest) + (structure(got, want, wrong, ctx),)
+        nearest = (cause for count, cause in partial if count == fewest)
+        return (*nearest, structure(got, want, wrong, ctx))
     return (structure(got, want, wrong, ctx),)
 
 

@@ -7,6 +7,7 @@ Hypothesis is imported only when a strategy is asked for, so that replay works w
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -80,16 +81,8 @@ class Patterned(Dim):
         return parse_pattern(self.name, text, dict(self.known))
 
     def strategy(self, drawn: Mapping[str, Any]) -> SearchStrategy[Any]:
-        from hypothesis import strategies as st
-
         names = tuple(self.known) if self.generated is None else self.generated
-        number = st.integers(0, 99)
-        return st.one_of(
-            *(
-                st.builds(Pattern, st.just(name), number) if self.known[name] else st.just(Pattern(name))
-                for name in names
-            )
-        )
+        return _patterns(tuple((name, self.known[name]) for name in names))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +96,9 @@ class Shape(Dim):
     limit: int = 20_000
     rank: int | None = None
     block: str | None = None
-    EDGES: ClassVar[tuple[int, ...]] = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 61, 64, 65, 127, 128, 129, 256, 257)  # fmt: skip
+    EDGES: ClassVar[tuple[int, ...]] = (
+        1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 61, 64, 65, 127, 128, 129, 256, 257,
+    )  # fmt: skip
 
     def parse(self, text: str) -> tuple[int, ...]:
         parts = text.split("x")
@@ -117,26 +112,55 @@ class Shape(Dim):
         return "x".join(map(str, value))
 
     def strategy(self, drawn: Mapping[str, Any]) -> SearchStrategy[tuple[int, ...]]:
-        from hypothesis import strategies as st
+        block = None if self.block is None else int(drawn[self.block])
+        return _shapes(self.EDGES, self.limit, self.rank, block)
 
-        column = st.one_of(st.sampled_from(self.EDGES), st.integers(1, 300))
-        row = st.integers(1, 9)
-        shapes = [st.tuples(row, column)]
-        if self.rank is None:
-            shapes.append(st.tuples(column))
-            shapes.append(st.tuples(st.integers(1, 3), st.integers(1, 5), column))
-        if self.block is not None:
-            size = int(drawn[self.block])
-            most = max(1, min(5, self.limit // size))
-            # Simplest first is one element more than whole blocks: the least that has a short
-            # last block, so that a failure found in a big shape shrinks to it in one step.
-            near = st.builds(
-                lambda blocks, more: max(1, blocks * size + more),
-                st.integers(1, most),
-                st.sampled_from((1, 0, -1, 2, -2)),
-            )
-            shapes.append(st.tuples(st.just(1), near))
-            # Enough blocks for a second-level block of 256 to end inside the weight.
-            if size * 257 <= self.limit:
-                shapes.append(st.tuples(st.just(1), st.integers(size * 256 - 1, size * 257)))
-        return st.one_of(*shapes)
+
+# Building a strategy costs ten times what drawing from it does, so those that are the same
+# for every case are built once.
+
+
+@functools.cache
+def _patterns(names: tuple[tuple[str, bool], ...]) -> SearchStrategy[Pattern]:
+    from hypothesis import strategies as st
+
+    number = st.integers(0, 99)
+    return st.one_of(
+        *(
+            st.builds(Pattern, st.just(name), number) if numbered else st.just(Pattern(name))
+            for name, numbered in names
+        )
+    )
+
+
+@functools.cache
+def _shapes(
+    edges: tuple[int, ...], limit: int, rank: int | None, block: int | None
+) -> SearchStrategy[tuple[int, ...]]:
+    from hypothesis import strategies as st
+
+    column = st.one_of(st.sampled_from(edges), st.integers(1, 300))
+    row = st.integers(1, 9)
+    shapes: list[SearchStrategy[tuple[int, ...]]] = [st.tuples(row, column)]
+    if rank is None:
+        shapes.append(st.tuples(column))
+        shapes.append(st.tuples(st.integers(1, 3), st.integers(1, 5), column))
+    if block is not None:
+        counts = list(range(1, max(1, min(5, limit // block)) + 1))
+        if block * 257 <= limit:
+            # Enough blocks for a second-level block of 256 to end inside the weight. Not a
+            # branch of its own: out of this one it shrinks to a single block.
+            counts += [256, 257] * len(counts)
+        # Simplest first is one element more than whole blocks: the least that has a short
+        # last block, so that a failure found in a big shape shrinks to it in one step.
+        near = st.builds(
+            lambda blocks, more: max(1, blocks * block + more),
+            st.sampled_from(counts),
+            st.sampled_from((1, 0, -1, 2, -2)),
+        )
+        shapes += [st.tuples(st.just(1), near)] * 2
+        # Rows that are no whole number of blocks: a block goes on in the next row.
+        rows = st.integers(2, max(2, min(5, limit // (2 * block))))
+        columns = st.sampled_from((block // 2 * 3, block // 4 * 3, block + 1, block - 1))
+        shapes.append(st.tuples(rows, columns))
+    return st.one_of(*shapes)

@@ -59,7 +59,9 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     return f"{type(error).__name__}: {text}"[:limit]
 
 
-def _contract_breach(result: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str | None:
+def _contract_breach(
+    result: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> str | None:
     if not isinstance(result, torch.Tensor):
         return f"expected a tensor, found {type(result).__name__}"
     if result.dtype != dtype:

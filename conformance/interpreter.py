@@ -20,14 +20,14 @@ _PATCHED = "_conformance_bfloat16"
 
 
 @triton.jit
-def _probe_cast(out, x, n, BLOCK: tl.constexpr):
+def _probe_cast(out, x, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, BLOCK)
     v = tl.load(x + at, mask=at < n, other=0.0)
     tl.store(out + at, v.to(out.dtype.element_ty), mask=at < n)
 
 
 @triton.jit
-def _probe_bf16(product, total, above, x, y, n, BLOCK: tl.constexpr):
+def _probe_bf16(product, total, above, x, y, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, BLOCK)
     a = tl.load(x + at, mask=at < n, other=0.0)
     b = tl.load(y + at, mask=at < n, other=0.0)
@@ -56,7 +56,9 @@ class Report:
 
 def _samples() -> torch.Tensor:
     """float32 [n]: ties, neighbours of ties, subnormals, overflow edges, NaN, infinities."""
-    top = np.arange(0, 0x10000, 0x25, dtype=np.uint32) << np.uint32(16)
+    # The upper halves on either side of: subnormal, float16's overflow, overflow, infinity.
+    edges = [half | sign for half in (0x007F, 0x0080, 0x477F, 0x7F7F, 0x7F80) for sign in (0, 0x8000)]
+    top = np.array([*range(0, 0x10000, 0x25), *edges], np.uint32) << np.uint32(16)
     bits = np.concatenate([top | np.uint32(low) for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)])
     return torch.from_numpy(np.ascontiguousarray(bits).view(np.float32).copy())
 
@@ -162,7 +164,11 @@ def _probe() -> Report:
     caveats: list[str] = []
     for dtype, name in ((torch.float16, "fp16"), (torch.bfloat16, "bf16")):
         if not _casts_right(dtype):
-            unjudged.append((name, f"Triton {triton.__version__}'s interpreter rounds casts to {name} wrongly"))
+            unjudged.append(
+                (name, f"Triton {triton.__version__}'s interpreter rounds casts to {name} wrongly")
+            )
     if not _arithmetic_right():
-        caveats.append("bfloat16 arithmetic is wrong: a kernel that multiplies in bfloat16 is accused falsely")
+        caveats.append(
+            "bfloat16 arithmetic is wrong: a kernel that multiplies in bfloat16 is accused falsely"
+        )
     return Report(tuple(corrected), tuple(unjudged), tuple(caveats))

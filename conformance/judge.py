@@ -57,7 +57,9 @@ class Judge:
         want = round_to(model.values(), dtype)
         steps = model.steps()
         oracle_votes = tuple(
-            compare(answer.oracle, answer.bits, want, dtype, steps) for answer in answers if answer.bits is not None
+            compare(answer.oracle, answer.bits, want, dtype, steps)
+            for answer in answers
+            if answer.bits is not None
         )
         notes = tuple(f"{answer.oracle}: {answer.note}" for answer in answers if answer.note)
 
@@ -73,9 +75,10 @@ class Judge:
         if want.size == 0:
             return verdict("VACUOUS", "no element was compared")
         ctx = Context(weight, model, dtype)
-        votes = tuple(
-            compare(answer.oracle, got, answer.bits, dtype, steps) for answer in answers if answer.bits is not None
-        ) + (compare("spec", got, want, dtype, steps),)
+        votes = (
+            *(compare(a.oracle, got, a.bits, dtype, steps) for a in answers if a.bits is not None),
+            compare("spec", got, want, dtype, steps),
+        )
         return self._count_votes(votes, oracle_votes, answers, got, want, ctx, verdict)
 
     def _without_values(
@@ -123,14 +126,12 @@ class Judge:
     ) -> Verdict:
         spec = votes[-1]
         allowed = {r.oracle: r.ulp for r in self.fmt.relaxations if r.dtype is ctx.dtype}
-        agrees = {
-            vote.reference: vote.passes(self.gate, allowed.get(vote.reference, 0)) for vote in votes
-        }
+        agrees = {vote.reference: vote.passes(self.gate, allowed.get(vote.reference)) for vote in votes}
         # An oracle that a known fault covers has no vote on this case.
         excused = {answer.oracle: answer.excused for answer in answers}
         breaches = [answer for answer in answers if answer.breach]
         dissent = [vote for vote in oracle_votes if not vote.exact and vote.n_wrong]
-        faulty = [vote for vote in dissent if not vote.passes("exact", allowed.get(vote.reference, 0))]
+        faulty = [vote for vote in dissent if not vote.passes("exact", allowed.get(vote.reference))]
         known = [vote for vote in faulty if excused.get(vote.reference)]
         unknown = [vote for vote in faulty if not excused.get(vote.reference)]
         loyal = [vote for vote in oracle_votes if vote not in faulty]
@@ -158,7 +159,8 @@ class Judge:
         causes = explain(got, want, spec.wrong, ctx, self.fmt.faults)
         count = f"{spec.n_wrong} of {spec.n} elements differ, would need {spec.max_ulp} ULP"
         if spec.classes:
-            at = np.nonzero(spec.wrong & (is_finite(got, ctx.dtype) != is_finite(want, ctx.dtype)))
+            finite = is_finite(got, ctx.dtype) & is_finite(want, ctx.dtype)
+            at = np.nonzero(spec.wrong & ~finite)
             if at[0].size:
                 count += f"; {class_words(int(got[at][0]), int(want[at][0]), ctx.dtype)}"
         siding = [
@@ -167,7 +169,10 @@ class Judge:
             if agrees[vote.reference] and not excused.get(vote.reference)
         ]
         if siding and loyal:
-            kind, words = "SPLIT", f"kernel = {', '.join(siding)} against spec = {loyal[0].reference}: {count}"
+            kind, words = (
+                "SPLIT",
+                f"kernel = {', '.join(siding)} against spec = {loyal[0].reference}: {count}",
+            )
         elif siding:
             kind = "SPLIT"
             words = f"spec disputed: kernel = {', '.join(siding)}, the spec model differs: {count}"
@@ -183,7 +188,9 @@ class Judge:
         needed = max(vote.max_ulp for vote in votes)
         if self.gate != "exact":
             return f"within the {self.gate} gate that was asked for; {needed} ULP needed to be exact"
-        whys = [r.why for r in self.fmt.relaxations if any(v.reference == r.oracle and not v.exact for v in votes)]
+        whys = [
+            r.why for r in self.fmt.relaxations if any(v.reference == r.oracle and not v.exact for v in votes)
+        ]
         return f"{needed} ULP, as registered: {'; '.join(whys)}"
 
     def _locate(
@@ -207,4 +214,6 @@ class Judge:
 def _positions(vote: Comparison) -> Cause:
     flat = np.flatnonzero(vote.wrong.reshape(-1))
     first = [int(i) for i in np.unravel_index(int(flat[0]), vote.wrong.shape)]
-    return Cause("upstream", f"{vote.reference} first differs at index {first}, by {vote.max_ulp} ULP at most")
+    return Cause(
+        "upstream", f"{vote.reference} first differs at index {first}, by {vote.max_ulp} ULP at most"
+    )

@@ -21,7 +21,7 @@ import torch
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from simpleeval import InvalidExpression, simple_eval
 
-from conformance.bits import same, to_float
+from conformance.bits import to_float
 from conformance.case import Case
 from conformance.errors import UsageError
 
@@ -31,7 +31,10 @@ else:
     import tomli as tomllib
 
 BUILTIN = Path(__file__).parent / "known_faults.toml"
-FIELDS = ("id", "oracle", "package", "versions", "where", "formats", "condition", "signature", "effect", "link", "expires", "case")  # fmt: skip
+FIELDS = (
+    "id", "oracle", "package", "versions", "where", "formats", "condition", "signature", "effect", "link",
+    "expires", "case",
+)  # fmt: skip
 # What the oracle may get wrong under an entry, and no more.
 SIGNATURES = ("values", "sign of zero", "subnormal flushed", "shape")
 
@@ -48,8 +51,8 @@ class KnownFault:
             torch names it, "AVX512", "AVX2", ...) and ``avx512_bf16`` (bool).
         formats: formats affected.
         condition: condition on the case: its dimensions by name, ``rank``, ``rows``, ``cols``
-            and ``numel`` of the output shape, ``itemsize`` of the storage dtype, and the
-            machine's variables.
+            and ``numel`` of the output shape, ``itemsize`` of the storage dtype, the machine's
+            variables, and what the format's ``facts`` say of the weight.
         signature: what the oracle gets wrong there, one of :data:`SIGNATURES`; a difference
             of another kind is not excused.
         effect: what comes out.
@@ -83,26 +86,33 @@ class KnownFault:
             return f"expired on {self.expires}: verify it again and extend or remove it"
         return None
 
-    def covers(self, case: Case, shape: tuple[int, ...], device: torch.device) -> bool:
-        """Whether the entry speaks of its oracle on this case."""
+    def covers(
+        self,
+        case: Case,
+        shape: tuple[int, ...],
+        device: torch.device,
+        facts: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Whether the entry speaks of its oracle on this case; ``facts`` are names about its weight."""
         if case.format not in self.formats:
             return False
-        return bool(simple_eval(self.condition, names=case_names(case, shape) | machine_names(device)))
+        names = {**case_names(case, shape), **machine_names(device), **(facts or {})}
+        return bool(simple_eval(self.condition, names=names))
 
-    def explains(self, got: np.ndarray | None, want: np.ndarray, dtype: torch.dtype) -> bool:
-        """Whether the oracle's answer is wrong in the way of the signature and in no other.
-
-        ``got`` is None when the oracle returned another shape or dtype.
-        """
+    def explains(self, got: np.ndarray | None, want: np.ndarray, dtype: torch.dtype) -> np.ndarray | bool:
+        """Which elements the signature allows to be wrong in the way they are: a mask, or a bool
+        for all. ``got`` is None when the oracle returned another shape or dtype."""
         if got is None:
             return self.signature == "shape"
-        wrong = ~same(got, want, dtype)
-        g, w = to_float(got[wrong], dtype), to_float(want[wrong], dtype)
+        if self.signature == "values":
+            return True
+        g, w = to_float(got, dtype), to_float(want, dtype)
         if self.signature == "sign of zero":
-            return bool(((g == 0) & (w == 0)).all())
+            return (g == 0) & (w == 0)
         if self.signature == "subnormal flushed":
-            return bool(((g == 0) & (np.abs(w) < torch.finfo(dtype).smallest_normal)).all())
-        return self.signature == "values"
+            # Of the float32 product: float32 and bfloat16 share the exponent range.
+            return (g == 0) & (np.abs(w) < torch.finfo(torch.float32).smallest_normal)
+        return False
 
 
 def _cpu_flags() -> frozenset[str]:
@@ -150,7 +160,9 @@ def load(path: Path = BUILTIN) -> tuple[KnownFault, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"known-faults: expected a readable file, found {path} ({error.strerror})") from error
+        raise UsageError(
+            f"known-faults: expected a readable file, found {path} ({error.strerror})"
+        ) from error
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -174,7 +186,8 @@ def _entry(number: int, table: Mapping[str, Any]) -> KnownFault:
     for field in table:
         if field not in FIELDS:
             raise UsageError(f"{where}: expected fields among {', '.join(FIELDS)}, found {field!r}")
-    for field, kind in (("formats", list), ("expires", datetime.date)):
+    for field in FIELDS:
+        kind = {"formats": list, "expires": datetime.date}.get(field, str)
         if not isinstance(table[field], kind):
             raise UsageError(f"{where}: expected {field} to be a {kind.__name__}, found {table[field]!r}")
     try:
@@ -182,7 +195,9 @@ def _entry(number: int, table: Mapping[str, Any]) -> KnownFault:
     except InvalidSpecifier as error:
         raise UsageError(f"{where}: expected a version range, found {table['versions']!r}") from error
     if table["signature"] not in SIGNATURES:
-        raise UsageError(f"{where}: expected signature to be one of {', '.join(SIGNATURES)}, found {table['signature']!r}")
+        raise UsageError(
+            f"{where}: expected signature to be one of {', '.join(SIGNATURES)}, found {table['signature']!r}"
+        )
     try:
         simple_eval(table["where"], names=machine_names(torch.device("cpu")))
         compile(table["condition"], "condition", "eval")

@@ -34,14 +34,18 @@ def materialize(
         else:
             function = fmt.pack if route == "pack" else fmt.pack_real
             if function is None or packer is None:
-                raise UsageError(f"route: expected words, found {route}, but no packer for {fmt.name} is installed")
+                raise UsageError(
+                    f"route: expected words, found {route}, but no packer for {fmt.name} is installed"
+                )
             if route == "pack":
                 assert fmt.pack is not None
                 packing = fmt.pack(case, packer)
             else:
                 assert fmt.pack_real is not None
                 if model is None:
-                    raise UsageError("layer: expected a model to take it from, found none; give one with --model")
+                    raise UsageError(
+                        "layer: expected a model to take it from, found none; give one with --model"
+                    )
                 packing = fmt.pack_real(case, load_layer(model, case["layer"]), packer)
             weight = packing.weight
         weight.validate()

@@ -30,6 +30,7 @@ WORD_PATTERNS = {"zeros": False, "ones": False, "onehot": True, "ramp": False, "
 SCALE_PATTERNS = {
     "one": False,
     "ordinary": True,
+    "ties": True,
     "tiny": True,
     "subnormal": True,
     "zero": False,
@@ -62,8 +63,9 @@ def parse_pattern(field: str, text: str, known: dict[str, bool]) -> Pattern:
 def word_bytes(pattern: Pattern, count: int, bits: int = 8) -> np.ndarray:
     """Packed bytes uint8 [count] of codes of ``bits`` bits. Every bit pattern is legal input.
 
-    ``ramp`` counts 0, 1, 2, ... through the codes of 4-bit bytes (high nibble first) and
-    through the bytes otherwise; ``onehot(k)`` sets bit k (modulo the size) and no other.
+    ``ramp`` counts 0, 1, 2, ... through the first sixteen codes of 4-bit bytes (high nibble
+    first; what follows has a carry in it) and through the bytes otherwise; ``onehot(k)`` sets
+    bit k (modulo the size) and no other.
     """
     if pattern.name == "zeros":
         return np.zeros(count, np.uint8)
@@ -92,11 +94,12 @@ _FLOAT_FORMATS = {
 def scale_values(pattern: Pattern, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Scales [count] of ``dtype``, put together from exponent and mantissa bits.
 
-    Every scale is different (but for ``one`` and ``zero``), so that a wrong index shows.
+    Every scale is different (but for ``one``, ``zero`` and a few of ``ties``), so that a wrong index shows.
 
     =========== =====================================================================
     one, zero   the same value everywhere
     ordinary    2**-10 to 2**-3, log-uniform
+    ties        the same, half-way between two bfloat16 or two float16 numbers
     tiny        the smallest normal numbers of ``dtype``
     subnormal   subnormal numbers of ``dtype``
     negative    ordinary magnitudes, either sign
@@ -115,12 +118,17 @@ def scale_values(pattern: Pattern, count: int, dtype: torch.dtype = torch.float3
     sign = np.zeros(count, np.int64)
 
     def between(low: int, high: int) -> np.ndarray:
-        low, high = max(1, low + bias), min(top, high + bias)
+        # Both ends are exponents of normal numbers of the dtype, whatever was asked for.
+        low, high = (min(top, max(1, end + bias)) for end in (low, high))
         return low + raw_ints(label + "/exponent", count, max(1, high - low + 1))
 
     coin = raw_ints(label + "/coin", count, 256)
     if pattern.name in ("ordinary", "inf", "nan"):
         exponent = between(-10, -4)
+    elif pattern.name == "ties":
+        exponent = between(-10, -4)
+        lost = np.maximum(mantissa_bits - np.where(coin & 1, 7, 10), 0)
+        mantissa = (mantissa >> lost << lost) | (1 << lost >> 1)
     elif pattern.name == "one":
         exponent, mantissa = np.full(count, bias), np.zeros(count, np.int64)
     elif pattern.name == "zero":

@@ -19,11 +19,14 @@ GATES = ("coarse", "element", "exact")
 _RUNTIME = pytest.StashKey[Runtime]()
 _SEED = pytest.StashKey[int]()
 _HARNESS = pytest.StashKey[Any]()
+_CHOSEN = "conformance_chosen"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance", "kernel conformance")
-    group.addoption("--device", default="auto", help="auto (default), cpu (Triton's interpreter), cuda or cuda:N")
+    group.addoption(
+        "--device", default="auto", help="auto (default), cpu (Triton's interpreter), cuda or cuda:N"
+    )
     group.addoption(
         "--kernel",
         action="append",
@@ -31,12 +34,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FORMAT=MODULE:FUNCTION",
         help="judge this kernel instead of the built-in one; FILE.py:FUNCTION works too; repeatable",
     )
-    group.addoption("--oracle", action="append", default=[], metavar="NAME", help="ask only this oracle; repeatable")
+    group.addoption(
+        "--oracle", action="append", default=[], metavar="NAME", help="ask only this oracle; repeatable"
+    )
     group.addoption("--gate", choices=GATES, default="exact", help="gate a kernel must pass (default: exact)")
     group.addoption("--max-examples", type=int, metavar="N", help="cases a test, instead of the profile's")
     group.addoption("--profile", choices=tuple(PROFILES), default="default", help="how many cases a test")
-    group.addoption("--case", action="append", default=[], metavar="ID", help="run just this case; repeatable")
-    group.addoption("--known-faults", type=Path, metavar="FILE", help="known-faults file instead of the built-in one")
+    group.addoption(
+        "--case", action="append", default=[], metavar="ID", help="run just this case; repeatable"
+    )
+    group.addoption(
+        "--known-faults", type=Path, metavar="FILE", help="known-faults file instead of the built-in one"
+    )
     group.addoption("--model", type=Path, metavar="FILE", help="safetensors file of the real-weights test")
     group.addoption("--results", type=Path, metavar="DIR", help="folder of this run's results and bundles")
 
@@ -45,9 +54,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "conformance: judged by the harness")
     option = config.option
+    # xdist's workers parse the command line themselves: what was chosen comes from the controller.
+    chosen = getattr(config, "workerinput", {}).get(_CHOSEN)
     given = option.hypothesis_seed is not None
-    if not given:
-        # Set before Hypothesis reads it, and before xdist copies the options to its workers.
+    if chosen is not None:
+        option.hypothesis_seed, option.results = chosen["seed"], Path(chosen["results"])
+        given = chosen["given"]
+    elif not given:
+        # Set before Hypothesis reads it.
         option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
     try:
         config.stash[_SEED] = int(option.hypothesis_seed)
@@ -69,12 +83,26 @@ def pytest_configure(config: pytest.Config) -> None:
     option.conformance_seed_given = given
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give an xdist worker the run's seed and results folder."""
+    config = node.config
+    node.workerinput[_CHOSEN] = {
+        "seed": str(config.stash[_SEED]),
+        "given": config.option.conformance_seed_given,
+        "results": str(config.option.results),
+    }
+
+
 def harness_of(config: pytest.Config) -> Any:
     """The run's harness, built on first use: its kernels are imported then."""
     if _HARNESS not in config.stash:
+        from conformance.registry import parse_case
         from conformance.setup import build
 
         try:
+            for text in config.option.case:
+                parse_case(text)
             config.stash[_HARNESS] = build(
                 config.stash[_RUNTIME],
                 kernels=config.option.kernel,
@@ -82,6 +110,7 @@ def harness_of(config: pytest.Config) -> Any:
                 gate=config.option.gate,
                 known_faults=config.option.known_faults,
                 model=config.option.model,
+                profile=config.option.profile,
                 results=config.option.results,
                 worker=getattr(config, "workerinput", {}).get("workerid", ""),
             )
@@ -105,7 +134,11 @@ def _judges(config: pytest.Config) -> bool:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     runtime, option = config.stash[_RUNTIME], config.option
-    again = "given, example database off" if option.conformance_seed_given else f"--hypothesis-seed={config.stash[_SEED]} repeats it"
+    again = (
+        "given, example database off"
+        if option.conformance_seed_given
+        else f"--hypothesis-seed={config.stash[_SEED]} repeats it"
+    )
     lines = [f"conformance seed: {config.stash[_SEED]} ({again})"]
     if not _judges(config):
         return [*lines, f"conformance device: {runtime}"]
@@ -116,7 +149,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config = metafunc.config
-    if "fmt" in metafunc.fixturenames or "given_case" in metafunc.fixturenames or "fault" in metafunc.fixturenames:
+    if (
+        "fmt" in metafunc.fixturenames
+        or "given_case" in metafunc.fixturenames
+        or "fault" in metafunc.fixturenames
+    ):
         if not Path(metafunc.module.__file__ or "").is_relative_to(Path(__file__).parent):
             return
         from conformance.parametrize import parametrize
@@ -130,7 +167,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With ``--case`` only the given cases run; without, the test for them is no test."""
     wanted = bool(config.option.case)
-    keep, drop = [], []
+    keep: list[pytest.Item] = []
+    drop: list[pytest.Item] = []
     for item in items:
         if "given_case" in getattr(item, "fixturenames", ()):
             (keep if wanted else drop).append(item)
@@ -151,8 +189,16 @@ def _commands(config: pytest.Config, checked: Any, path: Path | None) -> tuple[t
     for given in config.option.kernel:
         if given.partition("=")[0] == verdict.case.format:
             extra += f" --kernel {shlex.quote(given)}"
-    if config.option.gate != "exact":
-        extra += f" --gate {config.option.gate}"
+    option = config.option
+    if option.gate != "exact":
+        extra += f" --gate {option.gate}"
+    for given in option.oracle:
+        extra += f" --oracle {shlex.quote(given)}"
+    for name, value in (("--known-faults", option.known_faults), ("--model", option.model)):
+        if value is not None:
+            extra += f" {name} {shlex.quote(str(value))}"
+    if option.device != "auto":
+        extra += f" --device {option.device}"
     commands = [("rerun", f"pytest conformance --case {shlex.quote(verdict.case.id)}{extra}")]
     if path is not None:
         commands.append(("replay", f"python -m conformance replay {shlex.quote(str(path))}"))
@@ -172,20 +218,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
     error = call.excinfo.value
     harness = item.config.stash.get(_HARNESS, None)
-    checked, flaky = None, ""
+    checked, flaky = None, False
     if isinstance(error, Failure):
         checked = error.checked
     elif isinstance(error, Flaky) and harness is not None and harness.last_failure is not None:
-        checked, flaky = harness.last_failure, "note       failed once and passed when run again: flaky"
+        checked, flaky = harness.last_failure, True
     elif isinstance(error, UsageError):
         report.longrepr = str(error)
-    if checked is None:
+    if checked is None or harness is None:
         return
     fmt = checked.verdict.case.format
     folder = item.config.option.results / "bundles" / f"{fmt}-{checked.verdict.kind.lower()}"
     path = harness.write_bundle(folder, checked, item.config.stash[_SEED])
-    text = words(checked.verdict, _commands(item.config, checked, path))
-    report.longrepr = f"{text}\n{flaky}".rstrip()
+    tail = _commands(item.config, checked, path)
+    if flaky:
+        tail += (("note", "failed once and passed when run again: flaky"),)
+    report.longrepr = words(checked.verdict, tail)
     item.user_properties += [
         ("verdict", checked.verdict.label),
         ("case", checked.verdict.case.id),
@@ -203,14 +251,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     harness = config.stash.get(_HARNESS, None)
     if harness is not None and harness.writer is not None:
         harness.writer.close()
-    if harness is None or hasattr(config, "workerinput") or config.option.collectonly:
+    if hasattr(config, "workerinput") or config.option.collectonly or not _judges(config):
         return
     from conformance.results import Summary, read_results
 
     summary = Summary(read_results(config.option.results))
     config.stash[_SUMMARY] = summary
-    judged = session.testscollected and _judges(config)
-    if judged and summary.elements == 0 and session.exitstatus == pytest.ExitCode.OK:
+    if session.testscollected and summary.elements == 0 and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -219,10 +266,10 @@ _SUMMARY = pytest.StashKey[Any]()
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     summary = config.stash.get(_SUMMARY, None)
-    if summary is None or not _judges(config):
+    if summary is None:
         return
     from conformance.setup import summary_lines
 
     terminalreporter.section("conformance")
-    for line in summary_lines(summary, harness_of(config), config.option.results, config.stash[_SEED]):
+    for line in summary_lines(summary, config.option.results, config.stash[_SEED]):
         terminalreporter.write_line(line)

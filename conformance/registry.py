@@ -37,7 +37,8 @@ COMMON = (OUT, ROUTE, LAYER, LAYOUT, DEST, TILE)
 
 @dataclasses.dataclass(frozen=True)
 class Relaxation:
-    """A comparison looser than exact. ``why`` names the rounding step that causes it."""
+    """A comparison looser than exact: ``ulp`` steps at most between finite values (0: only the sign
+    of a zero may differ). ``why`` names the rounding step that causes it."""
 
     oracle: str
     dtype: torch.dtype
@@ -72,6 +73,8 @@ class Format:
         pack: packed weight of a case on the pack route, through an oracle's packer.
         pack_real: the same for a real float weight [R, C], with the case's other dimensions.
         real_variants: dimensions of the cases that every layer of the real model is packed with.
+        real_step: under the interpreter, where a real layer takes seconds, only every so manieth
+            pair of layer and variant is run.
         locate: words for where an element sits, such as ``block 1, byte 32, low nibble``.
         tiles: launch arguments of the built-in kernel for each value of ``tile``; ``case``
             makes a small case one program of the interpreter.
@@ -82,6 +85,7 @@ class Format:
         tile_cases: field texts of cases for the edges of tiles.
         zero_size: field texts of cases without elements.
         nonfinite: field texts of cases with inf or NaN scales.
+        facts: names about a weight for the conditions of the known-faults file, beyond its case's.
     """
 
     name: str
@@ -99,10 +103,12 @@ class Format:
     faults: tuple[Fault, ...] = ()
     relaxations: tuple[Relaxation, ...] = ()
     real_variants: tuple[Mapping[str, Any], ...] = ()
+    real_step: int = 1
     pack_dims: tuple[Dim, ...] = ()
     tile_cases: tuple[str, ...] = ()
     zero_size: tuple[str, ...] = ()
     nonfinite: tuple[str, ...] = ()
+    facts: Callable[[Any], Mapping[str, Any]] | None = None
 
     @property
     def all_dims(self) -> tuple[Dim, ...]:
@@ -145,7 +151,9 @@ def formats() -> dict[str, Format]:
     for name in found:
         clash = next((other for other in found if other != name and name in other), None)
         if clash:
-            raise ValueError(f"format {name!r} would be selected by -k {name} along with {clash!r}: rename one")
+            raise ValueError(
+                f"format {name!r} would be selected by -k {name} along with {clash!r}: rename one"
+            )
     return found
 
 
@@ -182,7 +190,8 @@ def load_kernel(path: str) -> Callable[..., torch.Tensor]:
                 raise UsageError(f"kernel: expected a file, found nothing at {module_name!r}")
             alias = f"_kernel_under_test_{file.stem}"
             spec = importlib.util.spec_from_file_location(alias, file)
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             sys.modules[alias] = module  # @triton.jit looks its source up here
             spec.loader.exec_module(module)
@@ -194,7 +203,8 @@ def load_kernel(path: str) -> Callable[..., torch.Tensor]:
         raise
     except Exception as error:
         raise UsageError(
-            f"kernel: expected {module_name!r} to import, found {type(error).__name__}: {error}"
+            f"kernel: expected {module_name!r} to import, found {type(error).__name__}: "
+            + " ".join(str(error).split())
         ) from error
     function = getattr(module, attribute, None)
     if not callable(function):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conformance import bundle, interpreter
+from conformance import bundle
 from conformance.bits import DTYPES, to_bits
 from conformance.case import parse_fields
 from conformance.errors import UsageError
@@ -26,6 +26,9 @@ def replay(path: Path, device: str = "auto", kernel: str | None = None) -> int:
         UsageError: a bundle, device or kernel that cannot be used.
     """
     runtime = choose(device)
+    # Its kernels are set up for the device at import, so not before it is chosen.
+    from conformance import interpreter
+
     stored = bundle.read(path)
     probe = interpreter.probe() if runtime.interpreter else None
     info = stored.info
@@ -41,7 +44,9 @@ def replay(path: Path, device: str = "auto", kernel: str | None = None) -> int:
         same = bundle.weight_digest(again) == info["digest"]
         print(f"tensors    {'identical to' if same else 'NOT those of'} the case as built here (sha256)")
         if not same:
-            raise UsageError(f"bundle: expected the tensors of {case.id}, found others; was the format's code changed?")
+            raise UsageError(
+                f"bundle: expected the tensors of {case.id}, found others; was the format's code changed?"
+            )
     reason = probe.reason(case["out"]) if probe else None
     if reason is not None:
         raise UsageError(f"bundle: expected a judge for {case['out']}, found none here: {reason}")
@@ -54,10 +59,14 @@ def replay(path: Path, device: str = "auto", kernel: str | None = None) -> int:
     )
     excused = info.get("excused", {})
     answers = [
-        Answer(name.removeprefix("want/"), to_bits(tensor), excused=excused.get(name.removeprefix("want/"), ""))
+        Answer(
+            name.removeprefix("want/"), to_bits(tensor), excused=excused.get(name.removeprefix("want/"), "")
+        )
         for name, tensor in stored.tensors.items()
         if name.startswith("want/") and name != "want/spec"
     ]
-    verdict = Judge(fmt, under_test.name, str(runtime.device), info["gate"])(case, weight, dtype, execution, answers)
+    verdict = Judge(fmt, under_test.name, str(runtime.device), info["gate"])(
+        case, weight, dtype, execution, answers
+    )
     print(report(verdict))
     return 1 if verdict.failed else 0

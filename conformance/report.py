@@ -25,9 +25,15 @@ def report(verdict: Verdict, commands: tuple[tuple[str, str], ...] = ()) -> str:
     out += _wrap("verdict", verdict.summary)
     if verdict.votes:
         spec = verdict.votes[-1]
-        gates = " ".join(f"{g}:{'pass' if getattr(spec, g) else 'FAIL'}" for g in ("coarse", "element", "exact"))
+        gates = " ".join(
+            f"{g}:{'pass' if getattr(spec, g) else 'FAIL'}" for g in ("coarse", "element", "exact")
+        )
         votes = ", ".join(f"{vote.reference} {vote.n_wrong}" for vote in verdict.votes)
-        out += _wrap("compared", f"{spec.n} elements; differing from {votes}; gates {gates}; max |error| {spec.max_abs:.6g}", 2)
+        out += _wrap(
+            "compared",
+            f"{spec.n} elements; differing from {votes}; gates {gates}; max |error| {spec.max_abs:.6g}",
+            2,
+        )
     for cause in verdict.causes[:2]:
         name = "" if cause.name == "unknown" else f"{cause.name}: "
         out += _wrap("cause", name + cause.text, 3)

@@ -45,7 +45,7 @@ def run_each(harness: Harness, test: str, cases: Iterable[Case]) -> None:
 
 def run_drawn(harness: Harness, test: str, strategy: Any) -> None:
     """Judge cases that Hypothesis draws, and shrink the first failing one."""
-    from hypothesis import given
+    from hypothesis import core, given
 
     tally = Tally(harness, test)
 
@@ -53,9 +53,9 @@ def run_drawn(harness: Harness, test: str, strategy: Any) -> None:
     def judge(case: Case) -> None:
         tally.check(case)
 
-    # Hypothesis keys its example database by the test: make the key this test's, not the
-    # one that all tests that come through here would share.
-    judge.hypothesis.inner_test.__qualname__ = test  # type: ignore[attr-defined]
-    judge.hypothesis.inner_test._hypothesis_internal_add_digest = test.encode()  # type: ignore[attr-defined]
+    # Hypothesis starts every test of a seeded run from that one seed, so that all of them would
+    # draw alike, and remembers no failure of it: give this test a seed and a key of its own.
+    judge._hypothesis_internal_use_seed = f"{core.global_force_seed}/{test}"  # type: ignore[attr-defined]
+    judge._hypothesis_internal_database_key = test.encode()  # type: ignore[attr-defined]
     judge()
     tally.finish()

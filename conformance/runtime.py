@@ -60,14 +60,20 @@ def choose(option: str = "auto") -> Runtime:
         if device is None or device.type != "cuda":
             raise UsageError(f"device: expected auto, cpu, cuda or cuda:N, found {option!r}")
         if not available:
-            raise UsageError(f"device: expected a usable GPU for {option!r}, found none (torch {torch.__version__})")
+            raise UsageError(
+                f"device: expected a usable GPU for {option!r}, found none (torch {torch.__version__})"
+            )
         index = torch.cuda.current_device() if device.index is None else device.index
         if index >= torch.cuda.device_count():
-            raise UsageError(f"device: expected cuda:0 to cuda:{torch.cuda.device_count() - 1}, found {option!r}")
+            raise UsageError(
+                f"device: expected cuda:0 to cuda:{torch.cuda.device_count() - 1}, found {option!r}"
+            )
         runtime = Runtime(torch.device("cuda", index), False)
     before = _interpreted_already()
     if before is not None and before != runtime.interpreter:
-        raise UsageError("device: expected kernels not to be imported yet, found them set up for another device")
+        raise UsageError(
+            "device: expected kernels not to be imported yet, found them set up for another device"
+        )
     os.environ["TRITON_INTERPRET"] = "1" if runtime.interpreter else "0"
     return runtime
 

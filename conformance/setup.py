@@ -8,7 +8,7 @@ from pathlib import Path
 from conformance import interpreter, known_faults, realmodel
 from conformance.errors import UsageError
 from conformance.harness import Harness
-from conformance.profiles import PROFILES
+from conformance.profiles import PROFILES, REAL_EVERY
 from conformance.registry import Format, Kernel, builtin_kernel, formats, user_kernel
 from conformance.results import ResultWriter, Summary
 from conformance.runtime import Runtime, environment
@@ -57,6 +57,7 @@ def build(
     gate: str = "exact",
     known_faults: Path | None = None,
     model: Path | None = None,
+    profile: str = "default",
     results: Path | None = None,
     worker: str = "",
 ) -> Harness:
@@ -81,6 +82,7 @@ def build(
         gate=gate,
         interpreter=report,
         model=model or realmodel.packaged_file(),
+        real_every=REAL_EVERY.get(profile, 1),
         writer=ResultWriter(results, worker) if results is not None else None,
     )
 
@@ -92,7 +94,9 @@ def _load_faults(path: Path | None, known: dict[str, Format]) -> tuple[known_fau
     for entry in entries:
         for name in entry.formats:
             if name not in known:
-                raise UsageError(f"known-faults: {entry.id}: expected a format among {', '.join(known)}, found {name!r}")
+                raise UsageError(
+                    f"known-faults: {entry.id}: expected a format among {', '.join(known)}, found {name!r}"
+                )
         parse_case(entry.case)
     return entries
 
@@ -101,9 +105,10 @@ def header(harness: Harness, profile: str, max_examples: int | None, results: Pa
     """Lines at the top of a run: what is judged, where, by whom, and what is missing."""
     env = environment(harness.runtime)
     lines = [
-        f"conformance device: {env['device']}; torch {env['torch']}, triton {env['triton']}, numpy {env['numpy']}",
-        f"conformance profile: {profile}, {max_examples or PROFILES[profile]} cases a test; gate: {harness.gate}"
-        + ("" if harness.gate == "exact" else " (LOOSER than exact, as asked for)"),
+        f"conformance device: {env['device']}; "
+        + ", ".join(f"{name} {env[name]}" for name in ("torch", "triton", "numpy")),
+        f"conformance profile: {profile}, {max_examples or PROFILES[profile]} cases a test; "
+        f"gate: {harness.gate}" + ("" if harness.gate == "exact" else " (LOOSER than exact, as asked for)"),
     ]
     if harness.interpreter is not None:
         for what in harness.interpreter.corrected:
@@ -119,14 +124,17 @@ def header(harness: Harness, profile: str, max_examples: int | None, results: Pa
     return lines
 
 
-def summary_lines(summary: Summary, harness: Harness, results: Path, seed: int) -> list[str]:
+def summary_lines(summary: Summary, results: Path, seed: int) -> list[str]:
     """The end of a run: verdicts by format, what was not judged and why, speed."""
     lines = []
     width = max((len(name) for name in summary.verdicts), default=0)
     for name, counts in sorted(summary.verdicts.items()):
         text = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
         lines.append(f"{name:<{width}}  {text}")
-    for title, counter in (("not judged or excused", summary.neutral), ("oracles without an answer", summary.notes)):
+    for title, counter in (
+        ("not judged or excused", summary.neutral),
+        ("oracles without an answer", summary.notes),
+    ):
         if counter:
             lines.append(f"{title}:")
             for text, count in counter.most_common(12):

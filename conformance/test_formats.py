@@ -19,7 +19,11 @@ def test_tiles(harness, fmt, out, request):
     run_each(
         harness,
         request.node.name,
-        [fmt.parse(text).replace(out=out, tile=tile) for text in fmt.tile_cases for tile in ("small", "default")],
+        [
+            fmt.parse(text).replace(out=out, tile=tile)
+            for text in fmt.tile_cases
+            for tile in ("small", "default")
+        ],
     )
 
 

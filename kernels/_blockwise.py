@@ -143,19 +143,35 @@ def _spread(x):
 @triton.jit
 def _codes(w, BITS: tl.constexpr, WORD: tl.constexpr):
     """Codes of the packed lanes ``w``, in element order."""
+    # One return: the compiler, unlike the interpreter, wants every return of one type.
     if BITS == 8:
         if WORD:
             w = tl.interleave(tl.interleave(w, w >> 16), tl.interleave(w >> 8, w >> 24))
-        return w & 255
-    # The even element of a byte is in its high nibble.
-    if WORD:
-        even = tl.interleave(tl.interleave(w >> 4, w >> 20), tl.interleave(w >> 12, w >> 28))
-        odd = tl.interleave(tl.interleave(w, w >> 16), tl.interleave(w >> 8, w >> 24))
-        return tl.interleave(even, odd) & 15
-    return tl.interleave(w >> 4, w) & 15
+        q = w & 255
+    else:
+        # The even element of a byte is in its high nibble.
+        if WORD:
+            even = tl.interleave(tl.interleave(w >> 4, w >> 20), tl.interleave(w >> 12, w >> 28))
+            odd = tl.interleave(tl.interleave(w, w >> 16), tl.interleave(w >> 8, w >> 24))
+        else:
+            even, odd = w >> 4, w
+        q = tl.interleave(even, odd) & 15
+    return q
 
 
-@triton.jit
+# Arguments whose divisibility or alignment gains nothing are not specialized on: each would
+# double the number of compiled variants.
+@triton.jit(
+    do_not_specialize=["n_lanes", "block_shift", "nested_shift"],
+    do_not_specialize_on_alignment=[
+        "packed",
+        "absmax",
+        "codebook",
+        "nested_codebook",
+        "nested_absmax",
+        "offset",
+    ],
+)
 def _blockwise_kernel(
     out,  # [n] output dtype
     packed,  # [n_lanes] int32 words, or uint8 bytes

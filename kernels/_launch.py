@@ -71,11 +71,16 @@ def check_output(weight: PackedWeight, dtype: torch.dtype, out: torch.Tensor | N
             raise ValueError(f"out: expected memory of its own, found an overlap with {name}")
 
 
+def is_interpreted(kernel: Any) -> bool:
+    """Whether a ``@triton.jit`` function was made for the interpreter."""
+    return isinstance(kernel, InterpretedFunction)
+
+
 def check_runnable(kernel: Any, device: torch.device) -> None:
     """Raise ``ValueError`` when ``kernel`` cannot run on tensors of ``device``."""
     if device.type == "meta":
         raise ValueError("weight: expected tensors that hold data, found meta tensors")
-    if device.type == "cpu" and not isinstance(kernel, InterpretedFunction):
+    if device.type == "cpu" and not is_interpreted(kernel):
         raise ValueError(
             "weight: expected tensors on a GPU, found cpu; set TRITON_INTERPRET=1 before "
             "the kernels are imported to run them on the CPU"

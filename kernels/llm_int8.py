@@ -66,7 +66,7 @@ class LLMInt8Weight(PackedWeight):
             expect_finite("absmax", self.absmax)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows"], do_not_specialize_on_alignment=["absmax"])
 def _llm_int8_kernel(
     out,  # [R, C] output dtype
     codes,  # [R, C] int8

@@ -10,14 +10,21 @@ The layer computes in the dtype of the scales. For another output dtype the scal
 to float32, which is exact, and the layer's float32 answer is rounded. (GPTQModel's own
 ``forward`` rounds twice there: first to the dtype of the scales, then to that of the input.)
 On a GPU the layer runs GPTQModel's Triton kernel, on the CPU its PyTorch code.
+
+``gptqmodel-file`` is the library's other way: ``convert_gptq_file``, which dequantizes the
+tensors of a checkpoint file without a layer, and converts v1 zeros field by field. It computes
+in float32 and knows no padding, so sizes that do not fill their words are declined.
 """
 
 from __future__ import annotations
 
+import pathlib
+import tempfile
 import types
 from typing import Any, Literal
 
 import torch
+from safetensors.torch import save_file
 
 from kernels.gptq import GPTQWeight, Zeros
 from oracles.base import Declined, Oracle, Provenance
@@ -28,6 +35,7 @@ TESTED = "7.7.0"
 
 _LAYER = "gptqmodel.nn_modules.qlinear.torch"
 _CONVERSION = "gptqmodel.utils.model"
+_FILES = "gptqmodel.utils.model_dequant"
 
 
 def _missing(device: torch.device) -> str | None:
@@ -147,4 +155,47 @@ GPTQMODEL = Oracle(
     missing=_missing,
     dequantize=_dequantize,
     pack=_pack,
+)
+
+
+# --- checkpoint files ---------------------------------------------------------------------
+
+
+def _files_missing(device: torch.device) -> str | None:
+    try:
+        load(_FILES)
+    except Missing as error:
+        return error.reason
+    return None
+
+
+def _dequantize_file(weight: GPTQWeight, dtype: torch.dtype) -> torch.Tensor:
+    """[K, N] by ``convert_gptq_file`` of a file that holds this weight alone."""
+    if weight.zeros == "v1-nowrap" and stores_maxq(weight):
+        raise Declined("GPTQModel wraps a stored zero of maxq to 0, the weight has v1-nowrap")
+    n_rows, n_cols = weight.output_shape
+    if n_rows == 0 or n_cols == 0:
+        raise Declined("GPTQModel cannot reshape zero elements")
+    # It indexes the codes' rows, padding included, by g_idx, and the scales' columns alike.
+    if weight.qweight.shape[0] * 32 != n_rows * weight.bits or n_cols * weight.bits % 32:
+        raise Declined(f"convert_gptq_file knows no padding, and the weight is {n_rows} x {n_cols}")
+    g_idx = weight.g_idx
+    if g_idx is None:
+        g_idx = torch.arange(n_rows, dtype=torch.int32) // weight.group_rows
+    tensors = {"qweight": weight.qweight, "qzeros": weight.qzeros, "scales": weight.scales, "g_idx": g_idx}
+    config = {"bits": weight.bits, "checkpoint_format": "gptq_v2" if weight.zeros == "v2" else "gptq"}
+    with tempfile.TemporaryDirectory() as folder, hidden():
+        path = pathlib.Path(folder) / "model.safetensors"
+        save_file({f"layer.{name}": tensor.cpu().contiguous() for name, tensor in tensors.items()}, path)
+        found = load(_FILES).convert_gptq_file(path, dtype, config, str(weight.device))
+    return found["layer.weight"].t().contiguous().to(weight.device)
+
+
+GPTQMODEL_FILE = Oracle(
+    name="gptqmodel-file",
+    provenance=lambda: Provenance(
+        "gptqmodel", version_of("gptqmodel"), TESTED, f"{_FILES}.convert_gptq_file", "call"
+    ),
+    missing=_files_missing,
+    dequantize=_dequantize_file,
 )

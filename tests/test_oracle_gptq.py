@@ -15,7 +15,7 @@ from oracles import autogptq, compressed_tensors, gptqmodel
 from oracles.autogptq import AUTOGPTQ, AUTOGPTQ_OLD
 from oracles.base import Declined
 from oracles.compressed_tensors import COMPRESSED_TENSORS
-from oracles.gptqmodel import GPTQMODEL
+from oracles.gptqmodel import GPTQMODEL, GPTQMODEL_FILE
 from oracles.identity import identity
 from oracles.spec import gptq as spec
 from oracles.upstream import load
@@ -25,7 +25,9 @@ from tests.kernel_weights import same_bits
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
-ORACLES = {oracle.name: oracle for oracle in (AUTOGPTQ, AUTOGPTQ_OLD, GPTQMODEL, COMPRESSED_TENSORS)}
+ORACLES = {
+    oracle.name: oracle for oracle in (AUTOGPTQ, AUTOGPTQ_OLD, GPTQMODEL, GPTQMODEL_FILE, COMPRESSED_TENSORS)
+}
 WIDTHS = [2, 3, 4, 8]
 dtype_ids = {"ids": lambda dtype: str(dtype).removeprefix("torch.")}
 
@@ -51,6 +53,9 @@ ANSWERS: list[tuple[str, Zeros, Order]] = [
     ("gptqmodel", "v2", "none"),
     ("gptqmodel", "v2", "permuted"),
     ("gptqmodel", "v2", "unequal"),
+    ("gptqmodel-file", "v1", "none"),
+    ("gptqmodel-file", "v1", "permuted"),
+    ("gptqmodel-file", "v2", "unequal"),
     ("compressed-tensors", "v2", "none"),
 ]
 
@@ -132,6 +137,9 @@ DECLINED: list[tuple[str, dict[str, Any], str]] = [
     ("gptqmodel", {"zeros": "v1-nowrap"}, "wraps a stored zero of maxq to 0"),
     ("gptqmodel", {"group_size": 24}, "does not take this layer"),
     ("gptqmodel", {"rows": 0}, "zero elements"),
+    ("gptqmodel-file", {"zeros": "v1-nowrap"}, "wraps a stored zero of maxq to 0"),
+    ("gptqmodel-file", {"rows": 33}, "knows no padding, and the weight is 33 x 32"),
+    ("gptqmodel-file", {"rows": 0}, "zero elements"),
     ("compressed-tensors", {}, "reads zeros as they are stored, the weight has v1"),
     ("compressed-tensors", {"zeros": "v2", "order": "permuted"}, "takes no group index"),
     ("compressed-tensors", {"zeros": "v2", "rows": 96, "group_size": 64}, "needs whole groups"),

@@ -14,7 +14,6 @@ from kernels import fp4, nf4
 from kernels._blockwise import BlockwiseWeight
 from oracles.spec.blockwise import BlockwiseModel
 
-
 Decode = Callable[[Context], np.ndarray | None]
 
 

@@ -13,9 +13,9 @@ import torch
 from conformance.case import Case
 from conformance.dims import Choice, Dim, Patterned, Shape
 from conformance.patterns import (
+    FINITE_SCALES,
     SCALE_PATTERNS,
     WORD_PATTERNS,
-    FINITE_SCALES,
     Pattern,
     scale_values,
     word_bytes,

@@ -1,0 +1,89 @@
+"""A failure is at most 25 lines, whatever is in it, and keeps its commands."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance.compare import Comparison
+from conformance.registry import parse_case
+from conformance.report import LINES, report
+from conformance.verdict import FAILING, KINDS, NEUTRAL, PASSING, Cause, Located, Verdict
+from tests import planted
+from tests.harness_runs import judge
+
+words = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=600)
+comparisons = st.builds(
+    Comparison,
+    reference=st.sampled_from(["spec", "bitsandbytes", "an-oracle-with-a-long-name"]),
+    n=st.integers(0, 10**9),
+    wrong=st.just(np.ones(3, bool)),
+    classes=st.integers(0, 3),
+    max_ulp=st.integers(0, 2**32),
+    max_abs=st.floats(0, 1e30),
+    coarse=st.booleans(),
+    element=st.booleans(),
+    exact=st.booleans(),
+)
+line = st.text(st.characters(codec="ascii", exclude_categories=("C",)), max_size=300)
+located = st.builds(Located, st.tuples(st.integers(0, 9), st.integers(0, 9)), line, line, line)
+causes = st.builds(Cause, words, words, words, words, st.tuples(words))
+verdicts = st.builds(
+    Verdict,
+    kind=st.sampled_from(FAILING),
+    case=st.just(
+        parse_case("nf4:shape=3x65,blocksize=32,absmax=nested,storage=int8,scales=mixed(99),out=bf16")
+    ),
+    kernel=words,
+    device=st.sampled_from(["cpu", "cuda:0"]),
+    summary=words,
+    votes=st.lists(comparisons, max_size=5).map(tuple),
+    oracle_votes=st.lists(comparisons, max_size=4).map(tuple),
+    notes=st.lists(words, max_size=6).map(tuple),
+    located=st.lists(located, max_size=8).map(tuple),
+    causes=st.lists(causes, max_size=9).map(tuple),
+    elements=st.integers(0, 10**9),
+)
+COMMANDS = (("rerun", "pytest conformance --case X"), ("replay", "python -m conformance replay Y"))
+
+
+@settings(max_examples=80, deadline=None, database=None)
+@given(verdicts)
+def test_at_most_25_lines_with_the_commands_last(verdict):
+    lines = report(verdict, COMMANDS).split("\n")
+    assert len(lines) <= LINES == 25
+    assert lines[0] == f"{verdict.label}  {verdict.case.id}"
+    assert lines[-2:] == [f"{label:<10} {command}" for label, command in COMMANDS]
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(verdicts)
+def test_json_of_any_verdict(verdict):
+    record = json.loads(json.dumps(verdict.to_json()))
+    assert record["verdict"] == verdict.kind
+    assert len(record["votes"]) == len(verdict.votes)
+
+
+def test_real_failure():
+    verdict = judge(planted.nibbles_swapped, "nf4:shape=5x40", oracles=None).verdict
+    text = report(verdict, COMMANDS)
+    assert len(text.splitlines()) <= 25
+    for part in (
+        "MISMATCH  nf4:shape=5x40",
+        "nibble-swap",
+        "[0, 0]",
+        "high nibble",
+        "got ",
+        "want ",
+        "exact:FAIL",
+    ):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 140
+    assert "tensor" not in text
+
+
+def test_kinds_are_one_list():
+    assert len(set(KINDS)) == len(KINDS) == len(PASSING) + len(NEUTRAL) + len(FAILING)
