@@ -87,7 +87,7 @@ def captured() -> Iterator[list[Launch]]:
 
     with (
         mock.patch.object(jit.JITFunction, "run", run),
-        mock.patch("kernels._launch.is_interpreted", lambda _: True),
+        mock.patch("kernels._launch.is_interpreted", return_value=True),
     ):
         yield found
 

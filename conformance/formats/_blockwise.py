@@ -66,7 +66,9 @@ TILE_CASES = (
 REAL_VARIANTS = ({"absmax": "plain"}, {"absmax": "nested"})
 
 STORAGE = Storage("storage", "uint8", choices=tuple(STORAGES))
-CODEBOOK = Choice("codebook", "own", choices=("own", "rounded4", "other"), generated=("own", "own", "own", "rounded4"))
+CODEBOOK = Choice(
+    "codebook", "own", choices=("own", "rounded4", "other"), generated=("own", "own", "own", "rounded4")
+)
 
 
 # Floats whose scales the packer can invert and average in float32.
@@ -156,8 +158,8 @@ def floats(case: Case) -> torch.Tensor:
 
 
 WHY = (
-    "the packer normalizes in float32 (reciprocal of absmax, then product): two roundings move a value at most "
-    "2**-22 of absmax across a decision boundary"
+    "the packer normalizes in float32 (reciprocal of absmax, then product): two roundings move a value "
+    "at most 2**-22 of absmax across a decision boundary"
 )
 # Seen by sweeping: the 8-bit CPU packer switches codes only at half-integers of (x + 1) * 32767.5,
 # because it looks the code of the normalized value x up in a table of 65536 entries.
@@ -221,5 +223,7 @@ def locate(weight: BlockwiseWeight, index: tuple[int, ...]) -> str:
     place = f"byte {flat}"
     if weight.bits == 4:
         place = f"byte {flat // 2} {'low' if flat % 2 else 'high'} nibble (word {flat // 8}, slot {flat % 8})"
-    last = " (the last, short one)" if weight.numel % weight.blocksize and block == model.absmax.size - 1 else ""
+    last = (
+        " (the last, short one)" if weight.numel % weight.blocksize and block == model.absmax.size - 1 else ""
+    )
     return f"block {block}{last}, {place}, code {int(model.codes[flat])}, absmax {model.absmax[block]:.6g}"

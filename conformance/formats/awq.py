@@ -42,7 +42,11 @@ def _cols(case: Case) -> AWQColsWeight:
     _, n_groups = _group_rows(case, n_rows)
     stored = _grouped.fields(case["zp"], n_groups, n_cols, BITS)
     # A word's slots are consecutive in the stream, so the columns are put into slot order first.
-    slots = stored[:, : n_cols // 8 * 8].reshape(n_groups, n_cols // 8, 8)[..., SLOTS].reshape(n_groups, n_cols // 8 * 8)
+    slots = (
+        stored[:, : n_cols // 8 * 8]
+        .reshape(n_groups, n_cols // 8, 8)[..., SLOTS]
+        .reshape(n_groups, n_cols // 8 * 8)
+    )
     return AWQColsWeight(
         _grouped.words(case["words"], (n_rows, n_cols // 8)),
         torch.from_numpy(_grouped.pack_fields(slots, BITS, n_cols // 8, "")),
@@ -80,7 +84,9 @@ def _quads_words(case: Case) -> AWQQuadsWeight:
     scales[:n_groups] = _grouped.scales(case, (n_groups, n_outputs), torch.float16)
     if case["zp"].name == "free":
         any_sign = Pattern("mixed", case["zp"].number)
-        qzeros[:n_groups] = scale_values(any_sign, n_groups * n_outputs, torch.float16).reshape(n_groups, n_outputs)
+        qzeros[:n_groups] = scale_values(any_sign, n_groups * n_outputs, torch.float16).reshape(
+            n_groups, n_outputs
+        )
     else:
         zeros = torch.from_numpy(integer_zeros(case))
         qzeros[:n_groups] = -(zeros.double() * scales[:n_groups].double()).to(torch.float16)

@@ -46,7 +46,9 @@ def _bounded(weight: LLMInt8Weight, values: torch.Tensor) -> Packing:
 def _pack(case: Case, oracle: Oracle) -> Packing:
     assert oracle.pack is not None
     rows, cols = case["shape"]
-    unit = (raw_ints(f"floats/{case['words']}", rows * cols, 2**24) - 2**23).astype(np.float32) / np.float32(2**23)
+    unit = (raw_ints(f"floats/{case['words']}", rows * cols, 2**24) - 2**23).astype(np.float32) / np.float32(
+        2**23
+    )
     scale = scale_values(case["scales"], rows).numpy()[:, None]
     values = torch.from_numpy(unit.reshape(rows, cols) * scale)
     return _bounded(oracle.pack(values.clone()), values)
@@ -59,7 +61,9 @@ def _pack_real(case: Case, values: torch.Tensor, oracle: Oracle) -> Packing:
 
 def _locate(weight: LLMInt8Weight, index: tuple[int, ...]) -> str:
     row, col = index
-    return f"row {row}, column {col}, code {int(weight.codes[row, col])}, absmax {float(weight.absmax[row]):.6g}"
+    return (
+        f"row {row}, column {col}, code {int(weight.codes[row, col])}, absmax {float(weight.absmax[row]):.6g}"
+    )
 
 
 FORMATS = (
@@ -92,6 +96,10 @@ FORMATS = (
         real_variants=({},),
         tile_cases=("shape=2x16", "shape=3x17", "shape=5x33", "shape=1x1", "shape=7x15"),
         zero_size=("shape=0x64", "shape=3x0"),
-        nonfinite=("shape=5x33,scales=inf(1)", "shape=5x33,scales=nan(1)", "shape=5x33,scales=inf(1),words=zeros"),
+        nonfinite=(
+            "shape=5x33,scales=inf(1)",
+            "shape=5x33,scales=nan(1)",
+            "shape=5x33,scales=inf(1),words=zeros",
+        ),
     ),
 )
