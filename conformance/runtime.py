@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import os
 import platform
 import sys
@@ -80,16 +81,19 @@ def choose(option: str = "auto") -> Runtime:
 
 def environment(runtime: Runtime) -> dict[str, str]:
     """Versions and device, for headers, results and bundles."""
-    import hypothesis
     import numpy
     import triton
 
+    try:
+        hypothesis = importlib.metadata.version("hypothesis")
+    except importlib.metadata.PackageNotFoundError:  # replay does without
+        hypothesis = "not installed"
     return {
         "device": str(runtime),
         "torch": torch.__version__,
         "triton": triton.__version__,
         "numpy": numpy.__version__,
-        "hypothesis": hypothesis.__version__,
+        "hypothesis": hypothesis,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
