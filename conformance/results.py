@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -43,7 +44,7 @@ class Summary:
         self.verdicts: dict[str, Counter[str]] = {}
         self.elements = 0
         self.cases = 0
-        self.seconds = 0.0
+        self.drawn_seconds: list[float] = []
         self.notes: Counter[str] = Counter()
         self.neutral: Counter[str] = Counter()
         for record in records:
@@ -53,7 +54,8 @@ class Summary:
         kind = record["verdict"]
         self.verdicts.setdefault(record["format"], Counter())[kind] += 1
         self.cases += 1
-        self.seconds += record.get("seconds", 0.0)
+        if record["fields"].get("route") == "words":
+            self.drawn_seconds.append(record.get("seconds", 0.0))
         if kind in COMPARED:
             self.elements += record["elements"]
         for note in record["notes"]:
@@ -64,3 +66,10 @@ class Summary:
             # The last words of each part are the entry's id.
             for part in record["summary"].split("; "):
                 self.neutral[f"{record['format']} {kind} {part.rpartition(': ')[2]}"] += 1
+
+    @property
+    def rate(self) -> float:
+        """Cases a second of one process once warm: of the median case of random words, so that
+        first compilations and large real layers do not count. 0 when there were none."""
+        median = statistics.median(self.drawn_seconds) if self.drawn_seconds else 0.0
+        return 1 / median if median else 0.0

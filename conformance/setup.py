@@ -141,9 +141,8 @@ def summary_lines(summary: Summary, results: Path, seed: int) -> list[str]:
                 lines.append(f"  {count} x {text}")
             if len(counter) > 12:
                 lines.append(f"  and {len(counter) - 12} more kinds, see the results")
-    speed = summary.cases / summary.seconds if summary.seconds else 0.0
     lines.append(
-        f"{summary.cases} cases, {summary.elements} elements compared, {speed:.0f} cases/s in the harness; "
+        f"{summary.cases} cases, {summary.elements} elements compared, {summary.rate:.0f} cases/s a process once warm; "
         f"seed {seed}; results in {results}"
     )
     if summary.elements == 0:
