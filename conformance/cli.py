@@ -9,6 +9,7 @@ from pathlib import Path
 
 from conformance.detect.command import add_parsers
 from conformance.errors import UsageError
+from conformance.recording import add_parsers as add_record
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -160,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
     differ.add_argument("--side", action="append", metavar="NAME", help="only this decode of it; repeatable")
     differ.set_defaults(run=_disagreements)
     add_parsers(commands)
+    add_record(commands)
     return top
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
+from simpleeval import InvalidExpression
+
 from conformance import interpreter, known_faults, realmodel
 from conformance.errors import UsageError
 from conformance.harness import Harness
 from conformance.profiles import PROFILES, REAL_EVERY
-from conformance.registry import Format, Kernel, builtin_kernel, formats, user_kernel
+from conformance.registry import Format, Kernel, builtin_kernel, formats, parse_case, user_kernel
 from conformance.results import ResultWriter, Summary
 from conformance.runtime import Runtime, environment
 from conformance.verdict import KINDS
@@ -88,16 +91,24 @@ def build(
 
 
 def _load_faults(path: Path | None, known: dict[str, Format]) -> tuple[known_faults.KnownFault, ...]:
-    from conformance.registry import parse_case
-
+    """Entries of a known-faults file, each checked against the formats and its own pinned case."""
     entries = known_faults.load(path or known_faults.BUILTIN)
     for entry in entries:
+        where = f"known-faults: {entry.id}"
         for name in entry.formats:
             if name not in known:
-                raise UsageError(
-                    f"known-faults: {entry.id}: expected a format among {', '.join(known)}, found {name!r}"
-                )
-        parse_case(entry.case)
+                raise UsageError(f"{where}: expected a format among {', '.join(known)}, found {name!r}")
+        case = parse_case(entry.case)
+        if case.format not in entry.formats:
+            raise UsageError(f"{where}: expected a case of {', '.join(entry.formats)}, found {entry.case!r}")
+        fmt = known[case.format]
+        # Of the same dimensions on the words route, which needs no packer.
+        weight = fmt.words(case.replace(route="words"))
+        facts = fmt.facts(weight) if fmt.facts else None
+        try:
+            entry.covers(case, weight.output_shape, torch.device("cpu"), facts)
+        except (InvalidExpression, TypeError) as error:
+            raise UsageError(f"{where}: expected a condition on its case, found {error}") from error
     return entries
 
 
