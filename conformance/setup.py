@@ -153,8 +153,8 @@ def summary_lines(summary: Summary, results: Path, seed: int) -> list[str]:
             if len(counter) > 12:
                 lines.append(f"  and {len(counter) - 12} more kinds, see the results")
     lines.append(
-        f"{summary.cases} cases, {summary.elements} elements compared, {summary.rate:.0f} cases/s a process once warm; "
-        f"seed {seed}; results in {results}"
+        f"{summary.cases} cases, {summary.elements} elements compared, "
+        f"{summary.rate:.0f} cases/s a process once warm; seed {seed}; results in {results}"
     )
     if summary.elements == 0:
         lines.append("VACUOUS: no element was compared, so nothing was shown")
