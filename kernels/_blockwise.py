@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import struct
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -133,6 +135,12 @@ class BlockwiseWeight(PackedWeight):
                 expect_finite("nested.codebook", self.nested.codebook)
                 expect_finite("nested.absmax", self.nested.absmax)
                 expect_finite("nested.offset", self.nested.offset)
+
+
+def codebook_of(bits: Sequence[int], device: torch.device | str) -> torch.Tensor:
+    """Codebook float32 on ``device`` from the bit patterns of its entries."""
+    values = [struct.unpack("<f", struct.pack("<I", entry))[0] for entry in bits]
+    return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 @triton.jit

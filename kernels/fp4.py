@@ -8,11 +8,10 @@ Source: bitsandbytes 0.50.2, ``functional.get_4bit_type("fp4")``.
 from __future__ import annotations
 
 import dataclasses
-import struct
 
 import torch
 
-from kernels._blockwise import launch
+from kernels._blockwise import codebook_of, launch
 from kernels.nf4 import FourBitWeight
 
 # Codes 1 and 9 were once 7 ULP off in a table of decimal literals:
@@ -26,8 +25,7 @@ CODEBOOK_BITS = (
 
 def codebook(device: torch.device | str = "cpu") -> torch.Tensor:
     """bitsandbytes' FP4 table: float32 [16], exact, indexed by code."""
-    values = [struct.unpack("<f", struct.pack("<I", bits))[0] for bits in CODEBOOK_BITS]
-    return torch.tensor(values, dtype=torch.float32, device=device)
+    return codebook_of(CODEBOOK_BITS, device)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,12 +24,11 @@ the values are those of the QLoRA paper, https://arxiv.org/abs/2305.14314, appen
 from __future__ import annotations
 
 import dataclasses
-import struct
 from typing import ClassVar
 
 import torch
 
-from kernels._blockwise import BlockwiseWeight, launch
+from kernels._blockwise import BlockwiseWeight, codebook_of, launch
 
 # Exact float32 bit patterns: a literal with five digits is 14 ULP off and passes every
 # test with a tolerance (https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2025).
@@ -41,8 +40,7 @@ CODEBOOK_BITS = (
 
 def codebook(device: torch.device | str = "cpu") -> torch.Tensor:
     """bitsandbytes' NF4 table: float32 [16], exact, indexed by code."""
-    values = [struct.unpack("<f", struct.pack("<I", bits))[0] for bits in CODEBOOK_BITS]
-    return torch.tensor(values, dtype=torch.float32, device=device)
+    return codebook_of(CODEBOOK_BITS, device)
 
 
 @dataclasses.dataclass(frozen=True)

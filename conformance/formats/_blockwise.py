@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 
 from conformance.case import Case
 from conformance.dims import Choice, Dim, Patterned, Shape
+from conformance.faults import blockwise, rounding
 from conformance.patterns import (
     FINITE_SCALES,
     SCALE_PATTERNS,
@@ -21,8 +22,9 @@ from conformance.patterns import (
     word_bytes,
 )
 from conformance.randomness import raw_bytes, raw_ints
-from conformance.registry import Packing
+from conformance.registry import Format, Packing
 from kernels._blockwise import BlockwiseWeight, NestedAbsmax
+from kernels.nf4 import FourBitWeight
 from oracles.base import Oracle
 from oracles.spec.blockwise import unpack
 
@@ -227,3 +229,40 @@ def locate(weight: BlockwiseWeight, index: tuple[int, ...]) -> str:
         " (the last, short one)" if weight.numel % weight.blocksize and block == model.absmax.size - 1 else ""
     )
     return f"block {block}{last}, {place}, code {int(model.codes[flat])}, absmax {model.absmax[block]:.6g}"
+
+
+def four_bit_format(
+    name: str,
+    summary: str,
+    weight_type: type[FourBitWeight],
+    kernel: Callable[..., torch.Tensor],
+    codebook: torch.Tensor,
+    oracles: tuple[Oracle, ...],
+) -> Format:
+    """Registration of a bitsandbytes 4-bit format; the two differ in their table alone."""
+    return Format(
+        name=name,
+        summary=summary,
+        weight_type=weight_type,
+        kernel=kernel,
+        oracles=oracles,
+        unpack=unpack,
+        dims=four_bit_dims(),
+        words=lambda case: words(case, weight_type, codebook),
+        pack=pack,
+        pack_real=pack_real,
+        locate=locate,
+        tiles={"case": {"lanes": 16384}, "small": {"lanes": 16}, "default": {}},
+        faults=blockwise.FAULTS + rounding.FAULTS,
+        real_variants=REAL_VARIANTS,
+        pack_dims=(PACK_SCALES, PACK_CODEBOOK),
+        tile_cases=TILE_CASES,
+        zero_size=("shape=0x64", "shape=3x0", "shape=0"),
+        nonfinite=(
+            "shape=3x65,scales=inf(1)",
+            "shape=3x65,scales=nan(1)",
+            "shape=3x65,scales=inf(2),words=zeros",
+            "shape=1x8193,blocksize=32,absmax=nested,scales=inf(3)",
+            "shape=1x8193,blocksize=32,absmax=nested,scales=nan(3)",
+        ),
+    )
