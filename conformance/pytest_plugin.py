@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest._code.code import ReprFileLocation, TerminalRepr
 
 from conformance.errors import UsageError
 from conformance.profiles import PROFILES, load_profile
@@ -182,6 +183,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # --- failures ------------------------------------------------------------------------------
 
 
+class FailureText(TerminalRepr):
+    """A failure as our text, with its first line alone for pytest's short summary (which on a CI
+    server prints a plain text whole, a second time)."""
+
+    def __init__(self, text: str, path: str, line: int) -> None:
+        self.text = text
+        self.reprcrash = ReprFileLocation(path, line, text.partition("\n")[0])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def toterminal(self, tw: Any) -> None:
+        tw.line(self.text)
+
+
 def _commands(config: pytest.Config, checked: Any, path: Path | None) -> tuple[tuple[str, str], ...]:
     """The commands that reproduce a failing verdict."""
     verdict = checked.verdict
@@ -203,6 +219,14 @@ def _commands(config: pytest.Config, checked: Any, path: Path | None) -> tuple[t
     if path is not None:
         commands.append(("replay", f"python -m conformance replay {shlex.quote(str(path))}"))
     return tuple(commands)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Wrap the text here, where xdist has delivered it: on the way it becomes a plain string."""
+    if isinstance(report.longrepr, str) and getattr(report, "judged", False):
+        path, line, _ = report.location
+        report.longrepr = FailureText(report.longrepr, path, line or 0)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -234,6 +258,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if flaky:
         tail += (("note", "failed once and passed when run again: flaky"),)
     report.longrepr = words(checked.verdict, tail)
+    report.judged = True
     item.user_properties += [
         ("verdict", checked.verdict.label),
         ("case", checked.verdict.case.id),
