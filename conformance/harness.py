@@ -171,13 +171,14 @@ class Harness:
 
     # --- one case ----------------------------------------------------------------------
 
-    def check(self, case: Case, **extra: Any) -> Verdict:
+    def check(self, case: Case, kernel: Kernel | None = None, **extra: Any) -> Verdict:
         """Judge one case and record it; raises :class:`Failure` on a failing verdict.
 
-        ``extra`` goes into the record (the test's name, for instance).
+        ``kernel`` is judged instead of the run's; ``extra`` goes into the record (the test's
+        name, for instance).
         """
         started = time.perf_counter()
-        checked = self.judge(case)
+        checked = self.judge(case, kernel)
         record = {**checked.verdict.to_json(), "seconds": round(time.perf_counter() - started, 6), **extra}
         if self.writer is not None:
             self.writer.write(record)
@@ -198,6 +199,8 @@ class Harness:
         reason = self.interpreter.reason(case["out"]) if self.interpreter else None
         if reason is not None:
             return plain("UNJUDGED", reason)
+        if self.oracles is not None and not any(oracle.name in self.oracles for oracle in fmt.oracles):
+            return plain("NO_ORACLE", f"none of the oracles asked for answers for {fmt.name}")
         packer = None
         if case["route"] != "words":
             packer = self.packer(fmt, case)
@@ -208,6 +211,21 @@ class Harness:
         except Declined as refusal:
             return plain("NO_ORACLE", f"the packer declined: {refusal.reason}")
         return self.judge_weight(case, weight, packing, kernel)
+
+    def judge_empty(self, case: Case) -> Checked:
+        """Judge a case without elements: result, fences and inputs, but no values.
+
+        A verdict of EXACT then says that there was nothing wrong, not that anything was compared.
+        """
+        fmt, kernel = self.formats[case.format], self.kernels[case.format]
+        weight, _ = materialize(fmt, case)
+        launch = self.launch(fmt, kernel, case["tile"])
+        execution = execute(kernel, weight, DTYPES[case["out"]], self.runtime.device, launch=launch)
+        rules = Judge(fmt, kernel.name, str(self.runtime.device), self.gate)
+        verdict = rules(case, weight, DTYPES[case["out"]], execution, ())
+        if verdict.kind == "VACUOUS":
+            verdict = dataclasses.replace(verdict, kind="EXACT", summary="an empty tensor, as it should be")
+        return Checked(verdict, weight, execution)
 
     def launch(self, fmt: Format, kernel: Kernel, tile: str) -> Mapping[str, int] | None:
         """Launch arguments of the built-in kernel. The interpreter's cost is per operation and

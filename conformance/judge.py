@@ -147,7 +147,7 @@ class Judge:
                 return verdict("ORACLE_FAULT", "; ".join(faults), votes=votes, causes=causes)
             excuses = [f"{vote.reference} is wrong here: {excused[vote.reference]}" for vote in known]
             excuses += [f"{a.oracle} {a.breach}: {a.excused}" for a in breaches]
-            if excuses:
+            if excuses and spec.exact:
                 return verdict("KNOWN_FAULT", "; ".join(excuses), votes=votes)
             if spec.exact and all(vote.exact for vote in votes):
                 references = " = ".join(vote.reference for vote in votes)

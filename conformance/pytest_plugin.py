@@ -138,7 +138,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     again = (
         "given, example database off"
         if option.conformance_seed_given
-        else f"--hypothesis-seed={config.stash[_SEED]} repeats it"
+        else f"--hypothesis-seed={config.stash[_SEED]} draws the same; remembered failures come first"
     )
     lines = [f"conformance seed: {config.stash[_SEED]} ({again})"]
     if not _judges(config):
@@ -258,6 +258,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if flaky:
         tail += (("note", "failed once and passed when run again: flaky"),)
     report.longrepr = words(checked.verdict, tail)
+    report.sections.clear()  # what upstream libraries print when they are imported
     report.judged = True
     item.user_properties += [
         ("verdict", checked.verdict.label),

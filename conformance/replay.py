@@ -36,7 +36,8 @@ def replay(path: Path, device: str = "auto", kernel: str | None = None) -> int:
     fmt = find_format(record["format"])
     case = parse_fields(fmt.name, fmt.all_dims, record["fields"])
     weight = bundle.rebuild(fmt.weight_type, stored)
-    name = kernel or info["kernel"]
+    # Accepted in the form of pytest's option too: FORMAT=MODULE:FUNCTION.
+    name = (kernel or info["kernel"]).removeprefix(f"{fmt.name}=")
     under_test = builtin_kernel(fmt) if name == builtin_kernel(fmt).name else user_kernel(fmt, name)
     print(f"bundle     {stored.path}: {info['verdict']['verdict']} on {info['environment']['device']}")
     if case["route"] == "words":

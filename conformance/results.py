@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from conformance.verdict import COMPARED, NEUTRAL
+from conformance.verdict import COMPARED, FAILING, NEUTRAL
 
 
 class ResultWriter:
@@ -47,6 +47,7 @@ class Summary:
         self.drawn_seconds: list[float] = []
         self.notes: Counter[str] = Counter()
         self.neutral: Counter[str] = Counter()
+        self._causes: dict[tuple[str, str], str] = {}
         for record in records:
             self._add(record)
 
@@ -58,6 +59,10 @@ class Summary:
             self.drawn_seconds.append(record.get("seconds", 0.0))
         if kind in COMPARED:
             self.elements += record["elements"]
+        if kind in FAILING and record.get("test"):
+            # The last failure of a test is its smallest.
+            name = record["causes"][0]["name"] if record["causes"] else "no cause"
+            self._causes[record["format"], record["test"]] = f"{record['format']} {kind}: {name}"
         for note in record["notes"]:
             self.notes[note] += 1
         if kind in NEUTRAL:
@@ -66,6 +71,11 @@ class Summary:
             # The last words of each part are the entry's id.
             for part in record["summary"].split("; "):
                 self.neutral[f"{record['format']} {kind} {part.rpartition(': ')[2]}"] += 1
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Failing tests by format, verdict and first cause."""
+        return Counter(self._causes.values())
 
     @property
     def rate(self) -> float:

@@ -43,8 +43,9 @@ def run_each(harness: Harness, test: str, cases: Iterable[Case]) -> None:
     tally.finish()
 
 
-def run_drawn(harness: Harness, test: str, strategy: Any) -> None:
-    """Judge cases that Hypothesis draws, and shrink the first failing one."""
+def run_drawn(harness: Harness, test: str, strategy: Any, kernel: str = "") -> None:
+    """Judge cases that Hypothesis draws, and shrink the first failing one. Failures are remembered
+    by test and ``kernel``: those of one kernel are not replayed against another."""
     from hypothesis import core, given
 
     tally = Tally(harness, test)
@@ -56,6 +57,6 @@ def run_drawn(harness: Harness, test: str, strategy: Any) -> None:
     # Hypothesis starts every test of a seeded run from that one seed, so that all of them would
     # draw alike, and remembers no failure of it: give this test a seed and a key of its own.
     judge._hypothesis_internal_use_seed = f"{core.global_force_seed}/{test}"  # type: ignore[attr-defined]
-    judge._hypothesis_internal_database_key = test.encode()  # type: ignore[attr-defined]
+    judge._hypothesis_internal_database_key = f"{test}/{kernel}".encode()  # type: ignore[attr-defined]
     judge()
     tally.finish()

@@ -143,6 +143,7 @@ def summary_lines(summary: Summary, results: Path, seed: int) -> list[str]:
         text = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
         lines.append(f"{name:<{width}}  {text}")
     for title, counter in (
+        ("failing tests", summary.failures),
         ("not judged or excused", summary.neutral),
         ("oracles without an answer", summary.notes),
     ):

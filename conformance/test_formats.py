@@ -6,12 +6,14 @@ from conformance.strategies import cases
 
 def test_words(harness, fmt, out, request):
     """Random packed words: every bit pattern is legal, so no packer shares a misunderstanding."""
-    run_drawn(harness, request.node.name, cases(fmt, out=out, route="words"))
+    drawn = cases(fmt, out=out, route="words")
+    run_drawn(harness, request.node.name, drawn, harness.kernels[fmt.name].name)
 
 
 def test_packed(harness, fmt, out, request):
     """Float weights through upstream's own packer, and back to within the format's half step."""
-    run_drawn(harness, request.node.name, cases(fmt, out=out, route="pack"))
+    drawn = cases(fmt, out=out, route="pack")
+    run_drawn(harness, request.node.name, drawn, harness.kernels[fmt.name].name)
 
 
 def test_tiles(harness, fmt, out, request):

@@ -59,6 +59,16 @@ def _tail_scale(value: float) -> Decode:
     return decode
 
 
+def _tail_blank(ctx: Context) -> np.ndarray | None:
+    weight, model = _model(ctx)
+    tail = weight.numel % weight.blocksize
+    if not tail:
+        return None
+    bits = ctx.bits(model).reshape(-1).copy()
+    bits[-tail:] = 0
+    return bits.reshape(weight.shape)
+
+
 def _shifted(by: int) -> Decode:
     def decode(ctx: Context) -> np.ndarray | None:
         _, model = _model(ctx)
@@ -202,6 +212,13 @@ FAULTS = (
         "the last weights of a layer vanish",
         "mask elements by n, not blocks by n // blocksize",
         _tail_scale(0.0),
+    ),
+    Fault(
+        "tail-block-blank",
+        "the short last block is +0 whatever its codes",
+        "the last weights of a layer vanish",
+        "decode the last block too: the number of blocks is ceil(n / blocksize)",
+        _tail_blank,
     ),
     Fault(
         "tail-block-absmax-one",
