@@ -21,6 +21,8 @@ GUARD = 32 * 1024
 ALIGN = 256
 # All-ones is NaN in every float format; as an integer it is the largest code.
 POISON = 0xFF
+# Elements between the rows of the padded layout.
+PADDING = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,32 +44,42 @@ class Section:
         return offsets * self.dtype.itemsize
 
 
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+def _strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Element strides of a layout.
+
+    contiguous, offset: dense. strided: every other element. padded: rows with a gap behind each,
+    as a slice ``big[:, :n]`` has. transposed: the first dimension fastest, as ``t.t()`` has. The
+    last two are dense for tensors of fewer than two dimensions.
+    """
+    if layout == "transposed":
+        return tuple(math.prod(shape[:i]) for i in range(len(shape)))
+    wide = (*shape[:-1], shape[-1] + PADDING) if layout == "padded" and len(shape) > 1 else shape
+    step = 2 if layout == "strided" else 1
+    return tuple(step * math.prod(wide[i + 1 :]) for i in range(len(shape)))
 
 
 class Arena:
     """One guarded buffer on ``device`` and its snapshot on the host."""
 
     def __init__(self, tensors: dict[str, torch.Tensor], layout: str, device: torch.device) -> None:
-        """Embed ``tensors`` (CPU). ``layout``: contiguous, offset (not aligned to more than
-        an element) or strided (every other element)."""
+        """Embed ``tensors`` (CPU) in a layout of :func:`_strides`; ``offset`` is dense, but not
+        aligned to more than an element."""
         self.sections: dict[str, Section] = {}
         cursor = GUARD
         for name, tensor in tensors.items():
             cursor = -(-cursor // ALIGN) * ALIGN
             item = tensor.dtype.itemsize
             start = cursor + (item if layout == "offset" else 0)
-            step = 2 if layout == "strided" else 1
-            strides = tuple(step * stride for stride in _contiguous(tuple(tensor.shape)))
-            size = max(1, tensor.numel()) * step * item
+            strides = _strides(tuple(tensor.shape), layout)
+            span = sum((n - 1) * stride for n, stride in zip(tensor.shape, strides, strict=True))
+            size = (span + 1 if tensor.numel() else 1) * item
             self.sections[name] = Section(name, start, size, tensor.dtype, tuple(tensor.shape), strides)
             cursor = start + size + GUARD
         self.snapshot = np.full(cursor, POISON, np.uint8)
         for name, tensor in tensors.items():
             section = self.sections[name]
             data = numpy_bytes(tensor)
-            if layout == "strided":
+            if layout not in ("contiguous", "offset"):
                 at = section.element_offsets()[:, None] + np.arange(section.dtype.itemsize)
                 self.snapshot[section.offset + at.reshape(-1)] = data
             else:
@@ -135,15 +147,19 @@ class OutputArena:
     }
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: torch.dtype, run: int, strided: bool, device: torch.device
+        self, shape: tuple[int, ...], dtype: torch.dtype, run: int, layout: str, device: torch.device
     ) -> None:
         self.payload = self.PAYLOADS[dtype][run]
         word = np.uint16 if dtype.itemsize == 2 else np.uint32
         filler = torch.from_numpy(
             np.full(math.prod(shape), self.payload, word).view(np.int16 if word is np.uint16 else np.int32)
         ).view(dtype)
-        self._arena = Arena({"out": filler.reshape(shape)}, "strided" if strided else "contiguous", device)
+        self._arena = Arena({"out": filler.reshape(shape)}, layout, device)
         self.tensor = self._arena.view("out")
+
+    def written(self) -> torch.Tensor:
+        """What is in the output's memory now, whatever became of the tensor that was handed out."""
+        return self._arena.view("out")
 
     def stray_writes(self) -> list[str]:
         return self._arena.changes()[1]

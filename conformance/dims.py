@@ -102,7 +102,7 @@ class Shape(Dim):
 
     def parse(self, text: str) -> tuple[int, ...]:
         parts = text.split("x")
-        if not all(part.isdecimal() for part in parts):
+        if not all(part.isascii() and part.isdecimal() for part in parts):
             raise UsageError(f"{self.name}: expected sizes joined by x, such as 3x65, found {text!r}")
         if self.rank is not None and len(parts) != self.rank:
             raise UsageError(f"{self.name}: expected {self.rank} sizes, found {text!r}")

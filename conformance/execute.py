@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from conformance.arena import Arena, OutputArena
-from conformance.bits import to_bits
+from conformance.bits import same, to_bits
 from conformance.registry import Kernel
 from kernels import Unsupported
 from kernels._packed import PackedWeight, describe, map_tensors, named_tensors
@@ -64,6 +64,8 @@ def _contract_breach(
 ) -> str | None:
     if not isinstance(result, torch.Tensor):
         return f"expected a tensor, found {type(result).__name__}"
+    if result.layout is not torch.strided or result.is_neg() or result.is_conj():
+        return f"expected a plain strided tensor, found {result.layout} with pending negation or conjugation"
     if result.dtype != dtype:
         return f"expected dtype {describe(dtype)}, found {describe(result.dtype)}"
     if tuple(result.shape) != shape:
@@ -71,6 +73,53 @@ def _contract_breach(
     if result.device != device:
         return f"expected device {device}, found {result.device}"
     return None
+
+
+def _identity(weight: PackedWeight) -> list[tuple[Any, ...]]:
+    """What a kernel must leave as it was besides bytes: which tensors, where, how strided."""
+    return [(name, id(t), t.data_ptr(), t.dtype, t.shape, t.stride()) for name, t in named_tensors(weight)]
+
+
+@dataclasses.dataclass
+class _Run:
+    """One call of a kernel: its output's bits at once, and the result itself for a later look."""
+
+    bits: np.ndarray
+    result: torch.Tensor
+    output: OutputArena | None
+
+
+def _call(
+    kernel: Kernel,
+    weight: PackedWeight,
+    dtype: torch.dtype,
+    device: torch.device,
+    output: OutputArena | None,
+    launch: Mapping[str, int] | None,
+) -> _Run | Execution:
+    """Call the kernel once; an :class:`Execution` says why there is no output."""
+    arguments: dict[str, Any] = dict(launch or {})
+    if output is not None:
+        arguments["out"] = output.tensor
+        place = (output.tensor.data_ptr(), output.tensor.stride())
+    try:
+        with np.errstate(all="ignore"):  # the interpreter computes with NumPy
+            result = kernel.function(weight, dtype=dtype, **arguments)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except Unsupported as refusal:
+        return Execution(unsupported=str(refusal.reason))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a kernel may raise anything, pytest.skip too: a CRASH verdict
+        return Execution(crash=_crash_kind(error), error=one_line(error))
+    breach = _contract_breach(result, weight.output_shape, dtype, device)
+    if breach is None and output is not None and (result.data_ptr(), result.stride()) != place:
+        breach = "expected the given out to be returned, found another tensor"
+    if breach:
+        return Execution(contract=breach)
+    # Of the memory that was handed out: the tensor object may have been pointed elsewhere.
+    return _Run(to_bits(result if output is None else output.written()).copy(), result, output)
 
 
 def execute(
@@ -86,56 +135,54 @@ def execute(
     """Run ``kernel`` on ``weight`` (CPU tensors), moved to ``device`` between guards.
 
     The output is poisoned with another NaN payload in each run. ``dest`` is how the first run
-    gets it: ``given``, ``strided``, or ``new`` (the kernel allocates); the second run is
-    always given one, if the kernel takes one. Exceptions of the kernel are recorded.
+    gets it: ``given``, in one of the arena's layouts, or ``new`` (the kernel allocates); the
+    second run is always given one, if the kernel takes one. After a ``new`` one there is a third,
+    so that a kernel is also called on a weight that it has seen twice. Exceptions are recorded.
     """
-    shape = weight.output_shape
     arena = Arena(dict(named_tensors(weight)), layout, device)
     embedded = map_tensors(weight, lambda name, _: arena.view(name))
     if device.type == "cuda":
         device = arena.buffer.device
+    before = _identity(embedded)
+    runs: list[_Run] = []
     stray: list[str] = []
-    bits: list[np.ndarray] = []
-    poisons: list[int | None] = []
-    for run in (0, 1):
-        own = (run == 0 and dest == "new") or not kernel.takes_out
-        arguments: dict[str, Any] = dict(launch or {})
+    for number in range(3 if dest == "new" else 2):
         output = None
-        if not own:
-            output = OutputArena(shape, dtype, run, run == 0 and dest == "strided", device)
-            arguments["out"] = output.tensor
-        try:
-            with np.errstate(all="ignore"):  # the interpreter computes with NumPy
-                result = kernel.function(embedded, dtype=dtype, **arguments)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-        except Unsupported as refusal:
-            return Execution(unsupported=refusal.reason)
-        except Exception as error:  # a kernel may raise anything; it becomes a CRASH verdict
-            return Execution(crash=_crash_kind(error), error=one_line(error))
-        breach = _contract_breach(result, shape, dtype, device)
-        if breach is None and output is not None and result.data_ptr() != output.tensor.data_ptr():
-            breach = "expected the given out to be returned, found another tensor"
-        if breach:
-            return Execution(contract=breach)
-        bits.append(to_bits(result))
-        poisons.append(None if output is None else output.payload)
+        if kernel.takes_out and not (number != 1 and dest == "new"):
+            first_layout = "contiguous" if dest in ("given", "new") else dest
+            output_layout = first_layout if number == 0 else "contiguous"
+            output = OutputArena(weight.output_shape, dtype, number, output_layout, device)
+        run = _call(kernel, embedded, dtype, device, output, launch)
         if output is not None:
             stray += output.stray_writes()
+        if isinstance(run, Execution):
+            mutated, fences = arena.changes()
+            if run.unsupported is not None and runs:
+                return Execution(contract="expected an answer as in the call before, found Unsupported")
+            return dataclasses.replace(run, stray=tuple(stray + fences), mutated=tuple(mutated))
+        runs.append(run)
     mutated, fences = arena.changes()
-    first, second = bits
-    unwritten = None
-    if poisons[1] is not None:
-        unwritten = second == poisons[1]
-        if poisons[0] is not None:
-            unwritten = unwritten & (first == poisons[0])
-    unstable = first != second
+    if _identity(embedded) != before:
+        mutated.append("the weight's tensors were replaced by others")
+    first = runs[0]
+    if first.output is None and (to_bits(first.result) != first.bits).any():
+        return Execution(contract="expected a tensor of its own, found one that the next call overwrote")
+    unwritten = _unwritten(runs)
+    unstable = np.zeros(first.bits.shape, bool)
+    for run in runs[1:]:
+        unstable |= ~same(first.bits, run.bits, dtype)
     if unwritten is not None:
-        unstable = unstable & ~unwritten
+        unstable &= ~unwritten
     return Execution(
-        bits=first,
+        bits=first.bits,
         stray=tuple(dict.fromkeys(stray + fences)),
         mutated=tuple(mutated),
         unwritten=unwritten if unwritten is not None and unwritten.any() else None,
         unstable=unstable if unstable.any() else None,
     )
+
+
+def _unwritten(runs: list[_Run]) -> np.ndarray | None:
+    """Elements that still hold the poison in every run that was given an output, or None."""
+    masks = [run.bits == run.output.payload for run in runs if run.output is not None]
+    return np.logical_and.reduce(masks) if masks else None

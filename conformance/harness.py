@@ -199,7 +199,7 @@ class Harness:
         reason = self.interpreter.reason(case["out"]) if self.interpreter else None
         if reason is not None:
             return plain("UNJUDGED", reason)
-        if self.oracles is not None and not any(oracle.name in self.oracles for oracle in fmt.oracles):
+        if self.oracles and not any(oracle.name in self.oracles for oracle in fmt.oracles):
             return plain("NO_ORACLE", f"none of the oracles asked for answers for {fmt.name}")
         packer = None
         if case["route"] != "words":

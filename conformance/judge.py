@@ -90,6 +90,10 @@ class Judge:
         verdict: Callable[..., Verdict],
     ) -> Verdict | None:
         """Verdicts that need no comparison of values."""
+        if execution.stray:
+            return verdict("OOB_WRITE", "; ".join(execution.stray))
+        if execution.mutated:
+            return verdict("INPUT_MUTATED", "; ".join(execution.mutated))
         if execution.unsupported is not None:
             return verdict("UNSUPPORTED", execution.unsupported, elements=0)
         if execution.crash is not None:
@@ -97,10 +101,6 @@ class Judge:
             return verdict(kind, f"the kernel raised {execution.error}", elements=0)
         if execution.contract is not None:
             return verdict("MISMATCH", f"wrong result: {execution.contract}", elements=0)
-        if execution.stray:
-            return verdict("OOB_WRITE", "; ".join(execution.stray))
-        if execution.mutated:
-            return verdict("INPUT_MUTATED", "; ".join(execution.mutated))
         for kind, mask, words in (
             ("UNWRITTEN", execution.unwritten, "elements were never written"),
             ("NONDETERMINISTIC", execution.unstable, "elements differ between two runs on the same input"),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from simpleeval import InvalidExpression, simple_eval
+from simpleeval import simple_eval
 
 from conformance.bits import to_float
 from conformance.case import Case
@@ -159,10 +159,8 @@ def load(path: Path = BUILTIN) -> tuple[KnownFault, ...]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"known-faults: expected a readable file, found {path} ({error.strerror})"
-        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"known-faults: expected a readable text file, found {path} ({error})") from error
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -170,6 +168,10 @@ def load(path: Path = BUILTIN) -> tuple[KnownFault, ...]:
     unknown = set(data) - {"fault"}
     if unknown:
         raise UsageError(f"known-faults: expected [[fault]] tables, found {min(unknown)!r}")
+    if not isinstance(data.get("fault", []), list) or not all(
+        isinstance(t, dict) for t in data.get("fault", [])
+    ):
+        raise UsageError(f"known-faults: expected [[fault]] tables, found fault = {data['fault']!r}")
     entries = [_entry(number, table) for number, table in enumerate(data.get("fault", []), 1)]
     ids = [entry.id for entry in entries]
     for identifier in ids:
@@ -188,7 +190,7 @@ def _entry(number: int, table: Mapping[str, Any]) -> KnownFault:
             raise UsageError(f"{where}: expected fields among {', '.join(FIELDS)}, found {field!r}")
     for field in FIELDS:
         kind = {"formats": list, "expires": datetime.date}.get(field, str)
-        if not isinstance(table[field], kind):
+        if not isinstance(table[field], kind) or isinstance(table[field], datetime.datetime):
             raise UsageError(f"{where}: expected {field} to be a {kind.__name__}, found {table[field]!r}")
     try:
         SpecifierSet(table["versions"])
@@ -201,6 +203,6 @@ def _entry(number: int, table: Mapping[str, Any]) -> KnownFault:
     try:
         simple_eval(table["where"], names=machine_names(torch.device("cpu")))
         compile(table["condition"], "condition", "eval")
-    except (InvalidExpression, SyntaxError) as error:
+    except Exception as error:  # of an expression somebody wrote: 1/0 is as wrong as a bad name
         raise UsageError(f"{where}: expected expressions in where and condition, found {error}") from error
     return KnownFault(**{**table, "formats": tuple(table["formats"])})

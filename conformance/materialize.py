@@ -53,4 +53,8 @@ def materialize(
         raise
     except (TypeError, ValueError) as error:
         raise UsageError(f"{case.id}: {error}") from error
+    except (IndexError, MemoryError, OverflowError) as error:
+        raise UsageError(
+            f"{case.id}: expected sizes that can be had, found {type(error).__name__}: {error}"
+        ) from error
     return weight, packing

@@ -51,7 +51,7 @@ def parse_pattern(field: str, text: str, known: dict[str, bool]) -> Pattern:
     Raises:
         UsageError: unknown name, or a number missing or left over.
     """
-    match = re.fullmatch(r"([a-z_]+)(?:\((\d+)\))?", text)
+    match = re.fullmatch(r"([a-z_]+)(?:\(([0-9]{1,18})\))?", text)
     if not match or match[1] not in known:
         raise UsageError(f"{field}: expected one of {', '.join(known)}, found {text!r}")
     if (match[2] is not None) != known[match[1]]:

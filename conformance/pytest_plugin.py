@@ -72,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
         ) from None
     if option.max_examples is not None and option.max_examples < 1:
         raise pytest.UsageError(f"--max-examples: expected at least 1, found {option.max_examples}")
+    if option.results is not None and str(option.results) in ("", "."):
+        raise pytest.UsageError("--results: expected a folder of its own, found the current one")
     if option.results is None:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         option.results = Path(".conformance") / "runs" / f"{stamp}-{config.stash[_SEED]}"
@@ -131,6 +133,12 @@ def _judges(config: pytest.Config) -> bool:
     here = Path(__file__).parent
     paths = [Path(str(arg).split("::")[0]).absolute() for arg in config.args]
     return any(path == here or here in path.parents or path in here.parents for path in paths)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Build the harness now: a wrong option is one sentence, with -q (which skips the header) too."""
+    if _judges(session.config):
+        harness_of(session.config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

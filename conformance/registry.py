@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 OUT = Choice("out", "fp16", choices=("fp16", "bf16", "fp32"))
 ROUTE = Choice("route", "words", choices=("words", "pack", "real"), generated=("words",))
 LAYER = Text("layer", "")  # of the real model, on the real route
-LAYOUT = Choice("layout", "contiguous", choices=("contiguous", "offset", "strided"))
-DEST = Choice("dest", "given", choices=("given", "new", "strided"))
+LAYOUTS = ("contiguous", "offset", "strided", "padded", "transposed")
+LAYOUT = Choice("layout", "contiguous", choices=LAYOUTS)
+DEST = Choice("dest", "given", choices=("given", "new", *LAYOUTS[1:]))
 TILE = Choice("tile", "case", choices=("case", "small", "default"), generated=("case",))
 COMMON = (OUT, ROUTE, LAYER, LAYOUT, DEST, TILE)
 
@@ -201,7 +202,9 @@ def load_kernel(path: str) -> Callable[..., torch.Tensor]:
             module = importlib.import_module(module_name)
     except UsageError:
         raise
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit and pytest.skip at its top level too
         raise UsageError(
             f"kernel: expected {module_name!r} to import, found {type(error).__name__}: "
             + " ".join(str(error).split())
@@ -217,7 +220,10 @@ def user_kernel(fmt: Format, path: str) -> Kernel:
     function = load_kernel(path)
     if function is fmt.kernel:
         return builtin_kernel(fmt)
-    parameters = inspect.signature(function).parameters
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"kernel: expected {path!r} to be a Python function, found {function!r}") from error
     variadic = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     if "dtype" not in parameters and not variadic:
         raise UsageError(f"kernel: expected {path!r} to take (weight, *, dtype, out=None), found no dtype")

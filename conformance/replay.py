@@ -17,6 +17,16 @@ from conformance.runtime import choose
 
 
 def replay(path: Path, device: str = "auto", kernel: str | None = None) -> int:
+    """As :func:`_replay`; a bundle that is no bundle of ours in some other way is one sentence too."""
+    try:
+        return _replay(path, device, kernel)
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"bundle: expected one that this version wrote, found {type(error).__name__}: {error} in {path}"
+        ) from error
+
+
+def _replay(path: Path, device: str = "auto", kernel: str | None = None) -> int:
     """Judge a bundle's case again and print the report; needs neither Hypothesis nor an oracle.
 
     Returns:
@@ -59,6 +69,9 @@ def replay(path: Path, device: str = "auto", kernel: str | None = None) -> int:
         under_test, weight, dtype, runtime.device, layout=case["layout"], dest=case["dest"], launch=launch
     )
     excused = info.get("excused", {})
+    for name, tensor in stored.tensors.items():
+        if name.startswith("want/") and (tensor.dtype != dtype or tuple(tensor.shape) != weight.output_shape):
+            raise UsageError(f"bundle: expected {name} as {dtype} {list(weight.output_shape)}, found another")
     answers = [
         Answer(
             name.removeprefix("want/"), to_bits(tensor), excused=excused.get(name.removeprefix("want/"), "")

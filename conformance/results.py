@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from conformance.errors import UsageError
 from conformance.verdict import COMPARED, FAILING, NEUTRAL
 
 
@@ -16,9 +17,18 @@ class ResultWriter:
     """Appends JSON lines to ``run_dir/results[-worker].jsonl``; flushed line by line."""
 
     def __init__(self, run_dir: Path, worker: str = "") -> None:
-        run_dir.mkdir(parents=True, exist_ok=True)
         self.path = run_dir / f"results{'-' + worker if worker else ''}.jsonl"
-        self._file = self.path.open("a", encoding="utf-8")
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("x", encoding="utf-8")
+        except FileExistsError as error:
+            raise UsageError(
+                f"--results: expected a folder without results of another run, found {error.filename}"
+            ) from error
+        except OSError as error:
+            raise UsageError(
+                f"--results: expected a folder to write to, found {run_dir} ({error})"
+            ) from error
 
     def write(self, record: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(record) + "\n")

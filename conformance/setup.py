@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from simpleeval import InvalidExpression
 
 from conformance import interpreter, known_faults, realmodel
 from conformance.errors import UsageError
@@ -102,12 +101,17 @@ def _load_faults(path: Path | None, known: dict[str, Format]) -> tuple[known_fau
         if case.format not in entry.formats:
             raise UsageError(f"{where}: expected a case of {', '.join(entry.formats)}, found {entry.case!r}")
         fmt = known[case.format]
+        oracles = [oracle.name for oracle in fmt.oracles]
+        if entry.oracle not in oracles:
+            raise UsageError(
+                f"{where}: expected an oracle among {', '.join(oracles)}, found {entry.oracle!r}"
+            )
         # Of the same dimensions on the words route, which needs no packer.
         weight = fmt.words(case.replace(route="words"))
         facts = fmt.facts(weight) if fmt.facts else None
         try:
             entry.covers(case, weight.output_shape, torch.device("cpu"), facts)
-        except (InvalidExpression, TypeError) as error:
+        except Exception as error:  # an expression somebody wrote may raise anything
             raise UsageError(f"{where}: expected a condition on its case, found {error}") from error
     return entries
 

@@ -109,14 +109,14 @@ def test_guards_are_wide_and_poisoned():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("strided", [False, True])
-def test_outputs_are_poisoned_with_a_nan_of_their_own(dtype, strided):
-    first, second = (OutputArena((3, 5), dtype, run, strided, CPU) for run in (0, 1))
+@pytest.mark.parametrize("layout", ["contiguous", "strided", "padded", "transposed"])
+def test_outputs_are_poisoned_with_a_nan_of_their_own(dtype, layout):
+    first, second = (OutputArena((3, 5), dtype, run, layout, CPU) for run in (0, 1))
     for output in (first, second):
         bits = to_bits(output.tensor)
         assert (bits == output.payload).all()
         assert is_nan(bits, dtype).all()
-        assert output.tensor.is_contiguous() != strided
+        assert output.tensor.is_contiguous() == (layout == "contiguous")
         assert output.stray_writes() == []
         output.tensor.fill_(1.0)
         assert output.stray_writes() == []
@@ -124,6 +124,6 @@ def test_outputs_are_poisoned_with_a_nan_of_their_own(dtype, strided):
 
 
 def test_output_of_no_elements():
-    output = OutputArena((0, 5), torch.float16, 0, False, CPU)
+    output = OutputArena((0, 5), torch.float16, 0, "contiguous", CPU)
     assert output.tensor.numel() == 0
     assert output.stray_writes() == []

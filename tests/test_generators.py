@@ -65,8 +65,8 @@ def test_every_code_of_eight_bits():
 @pytest.mark.parametrize(
     ("dim", "values"),
     [
-        ("layout", {"contiguous", "offset", "strided"}),
-        ("dest", {"given", "new", "strided"}),
+        ("layout", {"contiguous", "offset", "strided", "padded", "transposed"}),
+        ("dest", {"given", "new", "offset", "strided", "padded", "transposed"}),
         ("route", {"words"}),
         ("tile", {"case"}),
     ],

@@ -22,7 +22,7 @@ WRONG = [
     ),
     (
         ("--known-faults", "no/such/file.toml"),
-        r"known-faults: expected a readable file, found no/such/file.toml",
+        r"known-faults: expected a readable text file, found no/such/file.toml",
     ),
     (("--oracle", "nobody"), r"--oracle: expected one of .*bitsandbytes.*, found 'nobody'"),
     (("--model", "no/such.safetensors"), r"model: expected a safetensors file, found nothing at no/such"),

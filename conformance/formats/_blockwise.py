@@ -31,7 +31,8 @@ from oracles.spec.blockwise import unpack
 ABSMAX = Choice("absmax", "plain", choices=("plain", "nested"))
 WORDS = Patterned("words", Pattern("random", 0), known=WORD_PATTERNS)
 SCALES = Patterned("scales", Pattern("ordinary", 0), known=SCALE_PATTERNS, generated=FINITE_SCALES)
-SHAPE = Shape("shape", (1, 64), block="blocksize")
+# The limit admits 257 blocks of 256: a second nested scale at four block sizes.
+SHAPE = Shape("shape", (1, 64), block="blocksize", limit=70_000)
 
 STORAGES = {
     "uint8": torch.uint8,
@@ -125,6 +126,8 @@ def words(case: Case, weight_type: type[BlockwiseWeight], own: torch.Tensor) -> 
         n_groups = -(-n_blocks // 256)
         absmax = torch.from_numpy(raw_bytes(f"absmax/{case['scales']}", n_blocks))
         offset = scale_values(Pattern("ordinary", 1), 1).reshape(())
+        if (case["words"].number or 0) % 2:
+            offset = -offset
         nested = NestedAbsmax(dynamic_map(), scale_values(case["scales"], n_groups), offset)
     else:
         absmax = scale_values(case["scales"], n_blocks)

@@ -1,0 +1,104 @@
+"""Kernels that are wrong in how they use memory or answer, and would pass a comparison of values."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from conformance.harness import Harness
+from conformance.known_faults import BUILTIN, load
+from conformance.registry import Kernel, formats
+from conformance.runtime import Runtime
+from kernels import Unsupported
+
+FMT = formats()["llm_int8"]
+
+
+def right(weight, dtype):
+    return (weight.codes * weight.absmax.view(-1, 1) * 7.874015718698502e-3).to(dtype)
+
+
+_WORKSPACE: dict = {}
+
+
+def shared_workspace(weight, *, dtype):
+    """One buffer for every call: the next call destroys the result of this one."""
+    key = (tuple(weight.codes.shape), dtype)
+    buffer = _WORKSPACE.setdefault(key, torch.empty(weight.codes.shape, dtype=dtype))
+    first = not getattr(buffer, "used", False)
+    buffer.used = True
+    return buffer.copy_(right(weight, dtype)) if not first else buffer.fill_(7.0)
+
+
+def rebinds_out(weight, *, dtype, out=None):
+    """Points the given tensor at memory of its own: the caller's is never written."""
+    result = right(weight, dtype)
+    if out is None:
+        return result
+    out.data = result
+    return out
+
+
+def replaces_scales(weight, *, dtype, out=None):
+    result = right(weight, dtype)
+    weight.absmax.data = weight.absmax.clone()
+    return result if out is None else out.copy_(result)
+
+
+def one_stride(weight, *, dtype, out=None):
+    """Takes the last stride of out for all of them: right but for padded and transposed ones."""
+    result = right(weight, dtype)
+    if out is None:
+        return result
+    flat = torch.as_strided(out, (out.numel(),), (out.stride(-1),))
+    flat.copy_(result.reshape(-1))
+    return out
+
+
+def skips(weight, *, dtype, out=None):
+    pytest.skip("not today")
+
+
+def spoils_then_refuses(weight, *, dtype, out=None):
+    weight.codes.zero_()
+    raise Unsupported("not today")
+
+
+def refuses_later(weight, *, dtype, out=None, calls=[]):  # noqa: B006 - the state is the fault
+    calls.append(1)
+    if len(calls) % 2 == 0:
+        raise Unsupported("not today")
+    result = right(weight, dtype)
+    return result if out is None else out.copy_(result)
+
+
+def sparse(weight, *, dtype, out=None):
+    return right(weight, dtype).to_sparse()
+
+
+@pytest.mark.parametrize(
+    ("function", "fields", "kinds"),
+    [
+        (shared_workspace, "", ("MISMATCH",)),
+        (rebinds_out, "", ("MISMATCH", "UNWRITTEN")),
+        (replaces_scales, "", ("INPUT_MUTATED",)),
+        (one_stride, "dest=padded", ("OOB_WRITE", "UNWRITTEN", "MISMATCH")),
+        (one_stride, "dest=transposed", ("OOB_WRITE", "UNWRITTEN", "MISMATCH")),
+        (skips, "", ("CRASH_LAUNCH",)),
+        (spoils_then_refuses, "", ("INPUT_MUTATED",)),
+        (refuses_later, "", ("MISMATCH",)),
+        (sparse, "", ("MISMATCH",)),
+    ],
+)
+def test_caught(function, fields, kinds):
+    harness = Harness(
+        runtime=Runtime(torch.device("cpu"), True),
+        formats={"llm_int8": FMT},
+        kernels={"llm_int8": Kernel(function.__name__, function, False, function is not shared_workspace)},
+        known_faults=load(BUILTIN),
+        oracles=frozenset(),
+    )
+    case = FMT.parse(",".join(filter(None, ("shape=3x17", fields))))
+    verdict = harness.judge(case).verdict
+    assert verdict.kind in kinds, verdict
+    assert dataclasses.replace(verdict).failed
