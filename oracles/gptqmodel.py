@@ -170,7 +170,10 @@ def _files_missing(device: torch.device) -> str | None:
 
 
 def _dequantize_file(weight: GPTQWeight, dtype: torch.dtype) -> torch.Tensor:
-    """[K, N] by ``convert_gptq_file`` of a file that holds this weight alone."""
+    """[K, N] by ``convert_gptq_file`` of a file that holds this weight alone.
+
+    On the CPU: told to use a GPU, it leaves g_idx behind and fails (seen on CUDA).
+    """
     if weight.zeros == "v1-nowrap" and stores_maxq(weight):
         raise Declined("GPTQModel wraps a stored zero of maxq to 0, the weight has v1-nowrap")
     n_rows, n_cols = weight.output_shape
@@ -187,7 +190,7 @@ def _dequantize_file(weight: GPTQWeight, dtype: torch.dtype) -> torch.Tensor:
     with tempfile.TemporaryDirectory() as folder, hidden():
         path = pathlib.Path(folder) / "model.safetensors"
         save_file({f"layer.{name}": tensor.cpu().contiguous() for name, tensor in tensors.items()}, path)
-        found = load(_FILES).convert_gptq_file(path, dtype, config, str(weight.device))
+        found = load(_FILES).convert_gptq_file(path, dtype, config, "cpu")
     return found["layer.weight"].t().contiguous().to(weight.device)
 
 

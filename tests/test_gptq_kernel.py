@@ -165,7 +165,7 @@ def test_zero_size(shape: tuple[int, int], group_size: int):
     weight = GPTQWeight(
         qweight=torch.empty(rows // 8, cols, dtype=torch.int32),
         qzeros=torch.empty(groups, cols // 8, dtype=torch.int32),
-        scales=torch.empty(groups, cols),
+        scales=torch.zeros(groups, cols),
         g_idx=None,
         bits=4,
         group_size=group_size,

@@ -120,7 +120,7 @@ def test_outlier_first_then_full_row():
 def test_zero_size(bits: int, rows: int, cols: int):
     weight = SqueezeLLMWeight(
         torch.empty(rows * bits // 32, cols, dtype=torch.int32),
-        torch.empty(cols, 2**bits),
+        torch.zeros(cols, 2**bits),
         bits,
         rows=torch.zeros(cols + 1, dtype=torch.int32),
         cols=torch.empty(0, dtype=torch.int32),
