@@ -64,7 +64,7 @@ def weight_digest(weight: PackedWeight) -> str:
     return digest(dict(named_tensors(weight)))
 
 
-def _integers(weight: Any) -> dict[str, Any]:
+def plain_fields(weight: Any) -> dict[str, Any]:
     """The fields of a packed weight that are no tensors, nested ones included."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(weight):
@@ -72,7 +72,7 @@ def _integers(weight: Any) -> dict[str, Any]:
         if isinstance(value, torch.Tensor):
             continue
         if dataclasses.is_dataclass(value):
-            found[field.name] = _integers(value)
+            found[field.name] = plain_fields(value)
         else:
             found[field.name] = list(value) if isinstance(value, tuple) else value
     return found
@@ -102,7 +102,7 @@ def write(
     record = {
         "schema": SCHEMA,
         **info,
-        "fields": _integers(weight),
+        "fields": plain_fields(weight),
         "digest": weight_digest(weight),
         "tensors_digest": digest(tensors),
     }

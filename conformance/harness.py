@@ -20,7 +20,7 @@ from conformance.interpreter import Report
 from conformance.judge import Answer, Judge
 from conformance.known_faults import KnownFault
 from conformance.materialize import materialize
-from conformance.registry import Format, Kernel, Packing
+from conformance.registry import Format, Kernel, Packing, launch_arguments
 from conformance.results import ResultWriter
 from conformance.runtime import Runtime, environment
 from conformance.verdict import Cause, Verdict
@@ -228,11 +228,8 @@ class Harness:
         return Checked(verdict, weight, execution)
 
     def launch(self, fmt: Format, kernel: Kernel, tile: str) -> Mapping[str, int] | None:
-        """Launch arguments of the built-in kernel. The interpreter's cost is per operation and
-        not per element, so there a case is one big program unless it asks for tile edges."""
-        if not kernel.builtin or (tile == "case" and not self.runtime.interpreter):
-            return None
-        return fmt.tiles[tile]
+        """Launch arguments of a case's ``tile`` in this run."""
+        return launch_arguments(fmt, kernel, tile, self.runtime.interpreter)
 
     def judge_weight(
         self, case: Case, weight: PackedWeight, packing: Packing | None, kernel: Kernel

@@ -175,6 +175,14 @@ def builtin_kernel(fmt: Format) -> Kernel:
     return Kernel(f"{fmt.kernel.__module__}:{fmt.kernel.__name__}", fmt.kernel, builtin=True)
 
 
+def launch_arguments(fmt: Format, kernel: Kernel, tile: str, interpreter: bool) -> Mapping[str, int] | None:
+    """Launch arguments of the built-in kernel. The interpreter's cost is per operation and not per
+    element, so there a case is one big program unless it asks for tile edges."""
+    if not kernel.builtin or (tile == "case" and not interpreter):
+        return None
+    return fmt.tiles[tile]
+
+
 def load_kernel(path: str) -> Callable[..., torch.Tensor]:
     """Function named ``package.module:function`` or ``path/to/file.py:function``.
 

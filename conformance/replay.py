@@ -11,7 +11,7 @@ from conformance.errors import UsageError
 from conformance.execute import execute
 from conformance.judge import Answer, Judge
 from conformance.materialize import materialize
-from conformance.registry import builtin_kernel, find_format, user_kernel
+from conformance.registry import builtin_kernel, find_format, launch_arguments, user_kernel
 from conformance.report import report
 from conformance.runtime import choose
 
@@ -62,9 +62,7 @@ def _replay(path: Path, device: str = "auto", kernel: str | None = None) -> int:
     if reason is not None:
         raise UsageError(f"bundle: expected a judge for {case['out']}, found none here: {reason}")
     dtype = DTYPES[case["out"]]
-    launch = None
-    if under_test.builtin and not (case["tile"] == "case" and not runtime.interpreter):
-        launch = fmt.tiles[case["tile"]]
+    launch = launch_arguments(fmt, under_test, case["tile"], runtime.interpreter)
     execution = execute(
         under_test, weight, dtype, runtime.device, layout=case["layout"], dest=case["dest"], launch=launch
     )

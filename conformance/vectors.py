@@ -128,7 +128,7 @@ def _vector_json(vector: Vector, pool: _Pool) -> dict[str, Any]:
         "flags": list(vector.flags),
         "weight": {
             "tensors": {name: pool.add(tensor) for name, tensor in named_tensors(vector.weight)},
-            "fields": bundle._integers(vector.weight),
+            "fields": bundle.plain_fields(vector.weight),
         },
         "digest": vector.digest,
         "answers": answers,
