@@ -9,6 +9,8 @@ from collections.abc import Mapping
 import torch
 
 from conformance.bundle import weight_digest
+from conformance.case import Case
+from conformance.dims import Choice
 from conformance.errors import UsageError
 from conformance.harness import Checked, Failure, Harness
 from conformance.materialize import materialize
@@ -40,6 +42,14 @@ def with_answers(harness: Harness, fmt: Format, answers: Mapping[str, torch.Tens
         oracles=(*(_oracle(name, answer) for name, answer in answers.items()), *missing),
         relaxations=fmt.relaxations + relaxations,
     )
+
+
+def originals(fmt: Format, out: str) -> list[Case]:
+    """Cases of an oracle of kind "recorded", whose weights are recorded too: those that a format's
+    dimension ``recorded`` names."""
+    dim = next((dim for dim in fmt.dims if dim.name == "recorded"), None)
+    names = dim.choices if isinstance(dim, Choice) else ()
+    return [fmt.case(out=out, recorded=name) for name in names if dim is not None and name != dim.default]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -118,22 +118,19 @@ class Arena:
                 fences.append(f"{section.name}: {int((~owned).sum())} bytes written between its elements")
         stray = changed[remaining]
         if stray.size:
-            fences.append(self._describe_stray(stray))
+            fences.append(f"{stray.size} bytes written outside, the first {self.where(int(stray[0]))}")
         return inputs, fences
 
-    def _describe_stray(self, stray: np.ndarray) -> str:
-        first = int(stray[0])
+    def where(self, first: int) -> str:
+        """Where a byte offset in a fence lies, by the nearest tensor."""
         nearest = min(
             self.sections.values(),
             key=lambda s: min(abs(first - s.offset), abs(first - s.offset - s.size)),
         )
         distance = first - (nearest.offset + nearest.size)
-        where = (
-            f"{distance + 1} bytes past the end of"
-            if distance >= 0
-            else f"{nearest.offset - first} bytes before"
-        )
-        return f"{stray.size} bytes written outside, the first {where} {nearest.name}"
+        if distance >= 0:
+            return f"{distance + 1} bytes past the end of {nearest.name}"
+        return f"{nearest.offset - first} bytes before {nearest.name}"
 
 
 class OutputArena:

@@ -167,14 +167,15 @@ def rebuild(weight_type: type[PackedWeight], bundle: Bundle) -> PackedWeight:
         UsageError: fields that the packed type does not have or lacks.
     """
     try:
-        weight = _build(weight_type, bundle.info["fields"], bundle.packed())
+        weight = assemble(weight_type, bundle.info["fields"], bundle.packed())
         weight.validate()
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"bundle: expected the fields of {weight_type.__name__}, found {error}") from error
     return weight
 
 
-def _build(kind: Any, plain: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:
+def assemble(kind: Any, plain: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:
+    """A packed type from its tensors by dotted name and its other fields; nothing is checked."""
     import typing
 
     hints = typing.get_type_hints(kind)
@@ -186,7 +187,7 @@ def _build(kind: Any, plain: Mapping[str, Any], tensors: Mapping[str, torch.Tens
             values[field.name] = tensors[field.name]
         elif inner and isinstance(plain.get(field.name), dict):
             part = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            values[field.name] = _build(inner[0], plain[field.name], part)
+            values[field.name] = assemble(inner[0], plain[field.name], part)
         else:
             value = plain.get(field.name)
             values[field.name] = tuple(value) if isinstance(value, list) else value

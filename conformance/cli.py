@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from conformance.detect.command import add_parsers
+from conformance.diagnose_command import add_parser as add_diagnose
 from conformance.errors import UsageError
+from conformance.faults_command import add_parser as add_faults
+from conformance.mutation.command import add_parser as add_mutants
 from conformance.recording import add_parsers as add_record
+from conformance.reduce.command import add_parser as add_reduce
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -39,10 +44,11 @@ def _list(options: argparse.Namespace) -> int:
         table.add_row(name, fmt.summary, builtin_kernel(fmt).name, fields)
         oracles.add_row(name, "spec", f"this repository ({fmt.unpack.__module__})", "ok")
         for oracle in fmt.oracles:
-            reason = oracle.missing(runtime.device)
-            oracles.add_row(
-                name, oracle.name, str(oracle.provenance()), f"missing: {reason}" if reason else "ok"
-            )
+            # Upstream libraries greet on standard output when they are imported.
+            with contextlib.redirect_stdout(sys.stderr):
+                reason, source = oracle.missing(runtime.device), str(oracle.provenance())
+            state = "ok" if oracle.dequantize else "ok, packs only"
+            oracles.add_row(name, oracle.name, source, f"missing: {reason}" if reason else state)
     console.print(table)
     console.print(oracles)
     faults = Table(title="known faults of oracles", title_justify="left")
@@ -95,8 +101,6 @@ def _compile(options: argparse.Namespace) -> int:
 
 def _disagreements(options: argparse.Namespace) -> int:
     """Run the upstream libraries where they read the same words differently, and show it."""
-    import contextlib
-
     from conformance.runtime import choose
 
     choose("cpu")
@@ -161,7 +165,11 @@ def parser() -> argparse.ArgumentParser:
     differ.add_argument("--side", action="append", metavar="NAME", help="only this decode of it; repeatable")
     differ.set_defaults(run=_disagreements)
     add_parsers(commands)
+    add_diagnose(commands)
     add_record(commands)
+    add_mutants(commands)
+    add_faults(commands)
+    add_reduce(commands)
     return top
 
 

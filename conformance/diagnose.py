@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformance.bits import same, to_float
+from conformance.bits import to_float
+from conformance.candidates import Candidate, Fit, fit, single
 from conformance.faults import Context, Fault
 from conformance.verdict import Cause
 
@@ -18,41 +19,35 @@ def explain(
     those that reproduce the whole output come first, the others say so. Without any, the
     last entry describes the structure of the error and says that the cause is unknown.
     """
-    whole: list[Cause] = []
-    partial: list[tuple[int, Cause]] = []
+    fitting = candidates(got, wrong, ctx, faults)
+    causes = tuple(candidate.proven(proof(how, wrong)) for candidate, how in fitting)
+    if fitting and fitting[0][1].whole:
+        return causes
+    return (*causes, structure(got, want, wrong, ctx))
+
+
+def candidates(
+    got: np.ndarray, wrong: np.ndarray, ctx: Context, faults: tuple[Fault, ...]
+) -> tuple[tuple[Candidate, Fit], ...]:
+    """Single faults that fit equally well: all of the output, or else most of it."""
+    fitting = []
     for fault in faults:
-        predicted = fault.decode(ctx)
-        if predicted is None or predicted.shape != got.shape:
-            continue
-        if not same(predicted[wrong], got[wrong], ctx.dtype).all():
-            continue
-        elsewhere = int(np.count_nonzero(~same(predicted[~wrong], got[~wrong], ctx.dtype)))
-        if elsewhere == 0:
-            whole.append(
-                _cause(fault, f"reproduces the whole output, {int(wrong.sum())} wrong elements included")
-            )
-        else:
-            partial.append(
-                (
-                    elsewhere,
-                    _cause(
-                        fault,
-                        f"reproduces all {int(wrong.sum())} wrong elements, but the kernel is right in "
-                        f"{elsewhere} others where this fault would show: it applies in a part only",
-                    ),
-                )
-            )
-    if whole:
-        return tuple(whole)
-    if partial:
-        fewest = min(count for count, _ in partial)
-        nearest = (cause for count, cause in partial if count == fewest)
-        return (*nearest, structure(got, want, wrong, ctx))
-    return (structure(got, want, wrong, ctx),)
+        how = fit(fault.decode(ctx), got, wrong, ctx)
+        if how is not None:
+            fitting.append((single(fault), how))
+    fewest = min((how.elsewhere for _, how in fitting), default=0)
+    return tuple((candidate, how) for candidate, how in fitting if how.elsewhere == fewest)
 
 
-def _cause(fault: Fault, proof: str) -> Cause:
-    return Cause(fault.name, f"{fault.arithmetic} ({proof})", fault.effect, fault.fix, fault.links)
+def proof(how: Fit, wrong: np.ndarray) -> str:
+    """Words for how well a fault fits."""
+    count = int(wrong.sum())
+    if how.whole:
+        return f"reproduces the whole output, {count} wrong elements included"
+    return (
+        f"reproduces all {count} wrong elements, but the kernel is right in {how.elsewhere} others "
+        f"where this fault would show: it applies in a part only"
+    )
 
 
 def _span(flat: np.ndarray, n: int) -> str:

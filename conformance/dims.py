@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from conformance.errors import UsageError
 from conformance.patterns import Pattern, parse_pattern
+from conformance.steps import FAR, NEAR, TO_DEFAULT, distance, near_sizes, smaller_sizes
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -24,6 +26,8 @@ class Dim:
 
     name: str
     default: Any
+    is_size: ClassVar[bool] = False
+    """Whether values are sizes, which are made smaller where others are made simpler."""
 
     def parse(self, text: str) -> Any:
         """Value written as ``text``; raises :class:`UsageError` that names the field."""
@@ -36,6 +40,19 @@ class Dim:
         """Hypothesis strategy, simplest value first; ``drawn`` holds the dimensions before this one."""
         raise NotImplementedError
 
+    def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+        """Other values and how far each is (:mod:`conformance.steps`); ``case`` holds all dimensions.
+
+        They need not fit together with the other dimensions.
+        """
+        if value != self.default:
+            yield TO_DEFAULT, self.default
+
+    def simpler(self, value: Any, case: Mapping[str, Any]) -> Iterator[Any]:
+        """Values to try instead of ``value`` when a case is reduced, simplest first."""
+        if value != self.default:
+            yield self.default
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice(Dim):
@@ -44,6 +61,8 @@ class Choice(Dim):
     choices: tuple[Any, ...]
     generated: tuple[Any, ...] | None = None
     """Choices that are drawn; the others only when asked for by id. None: all."""
+    near: tuple[Any, ...] | None = None
+    """Choices that are tried instead of a failing one. None: those that are drawn."""
 
     def parse(self, text: str) -> Any:
         for choice in self.choices:
@@ -55,6 +74,19 @@ class Choice(Dim):
         from hypothesis import strategies as st
 
         return st.sampled_from(self.choices if self.generated is None else self.generated)
+
+    def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+        yield from super().neighbours(value, case)
+        near = self.near or self.generated or self.choices
+        for choice in dict.fromkeys(near):
+            if choice not in (value, self.default):
+                yield NEAR, choice
+
+    def simpler(self, value: Any, case: Mapping[str, Any]) -> Iterator[Any]:
+        yield from super().simpler(value, case)
+        for choice in self.choices[: self.choices.index(value)]:
+            if choice != self.default and value != self.default:
+                yield choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +100,9 @@ class Text(Dim):
         from hypothesis import strategies as st
 
         return st.just(self.default)
+
+    def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+        return iter(())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +119,27 @@ class Patterned(Dim):
         names = tuple(self.known) if self.generated is None else self.generated
         return _patterns(tuple((name, self.known[name]) for name in names))
 
+    def _of(self, name: str, number: int | None) -> Pattern:
+        return Pattern(name, (number or 0) if self.known[name] else None)
+
+    def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+        yield from super().neighbours(value, case)
+        others = [(NEAR, Pattern(value.name, n)) for n in _around(value.number)]
+        names = dict.fromkeys(self.known if self.generated is None else self.generated)
+        others += [(FAR, self._of(name, value.number)) for name in names if name != value.name]
+        for far, other in others:
+            if other != self.default:
+                yield far, other
+
+    def simpler(self, value: Any, case: Mapping[str, Any]) -> Iterator[Any]:
+        """The table is in order from simple to wild; of one name, the smaller numbers."""
+        names = list(self.known)
+        for name in names[: names.index(value.name)]:
+            yield self._of(name, 0)
+        if value.number:
+            for number in (0, *smaller_sizes(value.number)):
+                yield Pattern(value.name, number)
+
 
 @dataclasses.dataclass(frozen=True)
 class Shape(Dim):
@@ -96,6 +152,7 @@ class Shape(Dim):
     limit: int = 20_000
     rank: int | None = None
     block: str | None = None
+    is_size: ClassVar[bool] = True
     EDGES: ClassVar[tuple[int, ...]] = (
         1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 61, 64, 65, 127, 128, 129, 256, 257,
     )  # fmt: skip
@@ -114,6 +171,46 @@ class Shape(Dim):
     def strategy(self, drawn: Mapping[str, Any]) -> SearchStrategy[tuple[int, ...]]:
         block = None if self.block is None else int(drawn[self.block])
         return _shapes(self.EDGES, self.limit, self.rank, block)
+
+    def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+        """Each axis alone, the last first; and the same elements with one leading axis more or less."""
+        for axis in reversed(range(len(value))):
+            size, rest = value[axis], math.prod(value[:axis] + value[axis + 1 :])
+            extra = list(_whole_blocks(size, rest, 0 if self.block is None else int(case[self.block])))
+            if len(value) == len(self.default):
+                extra.append(self.default[axis])
+            for other in near_sizes(size, extra=extra):
+                if other * rest <= max(self.limit, size * rest):
+                    yield distance(size, other), (*value[:axis], other, *value[axis + 1 :])
+        for other_rank in self._other_ranks(value):
+            yield TO_DEFAULT, other_rank
+
+    def _other_ranks(self, value: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if self.rank is None and len(value) < 3:
+            yield (1, *value)
+        if self.rank is None and len(value) > 1 and value[0] == 1:
+            yield value[1:]
+
+    def simpler(self, value: Any, case: Mapping[str, Any]) -> Iterator[Any]:
+        """Each axis made smaller, the first ones first; and without leading axes of one."""
+        if len(value) > len(self.default) and value[0] == 1:
+            yield value[1:]
+        for axis, size in enumerate(value):
+            for other in smaller_sizes(size):
+                yield (*value[:axis], other, *value[axis + 1 :])
+
+
+def _around(number: int | None) -> Iterator[int]:
+    """Numbers of the same pattern: one less, one more, 0."""
+    if number is not None:
+        yield from dict.fromkeys(n for n in (number - 1, number + 1, 0) if n >= 0 and n != number)
+
+
+def _whole_blocks(size: int, rest: int, block: int) -> Iterator[int]:
+    """Sizes of an axis around ``size`` that make the total, ``rest`` times it, whole blocks."""
+    if block > 0 and rest > 0:
+        step = block // math.gcd(block, rest)
+        yield from ((size - 1) // step * step, size // step * step + step)
 
 
 # Building a strategy costs ten times what drawing from it does, so those that are the same

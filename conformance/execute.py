@@ -11,6 +11,7 @@ import torch
 
 from conformance.arena import Arena, OutputArena
 from conformance.bits import same, to_bits
+from conformance.reads import watched
 from conformance.registry import Kernel
 from kernels import Unsupported
 from kernels._packed import PackedWeight, describe, map_tensors, named_tensors
@@ -27,6 +28,7 @@ class Execution:
         contract: what the returned tensor should have been, when it is another.
         stray: writes outside the output and the inputs.
         mutated: inputs that were written.
+        strayed: reads outside the inputs, where they can be seen (:mod:`conformance.reads`).
         unwritten: mask of elements that neither run wrote, or None when not observable.
         unstable: mask of elements that differ from run to run.
     """
@@ -38,6 +40,7 @@ class Execution:
     contract: str | None = None
     stray: tuple[str, ...] = ()
     mutated: tuple[str, ...] = ()
+    strayed: tuple[str, ...] = ()
     unwritten: np.ndarray | None = None
     unstable: np.ndarray | None = None
 
@@ -146,13 +149,16 @@ def execute(
     before = _identity(embedded)
     runs: list[_Run] = []
     stray: list[str] = []
+    strayed: list[str] = []
     for number in range(3 if dest == "new" else 2):
         output = None
         if kernel.takes_out and not (number != 1 and dest == "new"):
             first_layout = "contiguous" if dest in ("given", "new") else dest
             output_layout = first_layout if number == 0 else "contiguous"
             output = OutputArena(weight.output_shape, dtype, number, output_layout, device)
-        run = _call(kernel, embedded, dtype, device, output, launch)
+        with watched(arena) as reads:
+            run = _call(kernel, embedded, dtype, device, output, launch)
+        strayed += reads
         if output is not None:
             stray += output.stray_writes()
         if isinstance(run, Execution):
@@ -177,6 +183,7 @@ def execute(
         bits=first.bits,
         stray=tuple(dict.fromkeys(stray + fences)),
         mutated=tuple(mutated),
+        strayed=tuple(dict.fromkeys(strayed)),
         unwritten=unwritten if unwritten is not None and unwritten.any() else None,
         unstable=unstable if unstable.any() else None,
     )

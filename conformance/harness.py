@@ -60,6 +60,7 @@ class Harness:
         known_faults: entries of the known-faults file.
         interpreter: what the interpreter gets right, or None on a GPU.
         model: safetensors file of the real route.
+        recorded: folder of recorded vectors, or None for the built-in one.
         real_every: the real-weights test takes one case in so many.
         writer: where records go, or None.
     """
@@ -72,6 +73,7 @@ class Harness:
     gate: str = "exact"
     interpreter: Report | None = None
     model: Path | None = None
+    recorded: Path | None = None
     real_every: int = 1
     writer: ResultWriter | None = None
     last_failure: Checked | None = None
@@ -132,10 +134,12 @@ class Harness:
         version = oracle.provenance().version
         return fault.applies_here(version, self.runtime.device, datetime.date.today())
 
-    def _ask(
+    def ask(
         self, fmt: Format, case: Case, weight: PackedWeight, dtype: torch.dtype, want: np.ndarray
     ) -> tuple[Answer, ...]:
-        return tuple(self._ask_one(fmt, oracle, case, weight, dtype, want) for oracle in fmt.oracles)
+        """What every oracle says of a weight; ``want`` is what the spec model does."""
+        deciding = (oracle for oracle in fmt.oracles if oracle.dequantize is not None)
+        return tuple(self._ask_one(fmt, oracle, case, weight, dtype, want) for oracle in deciding)
 
     def _ask_one(
         self,
@@ -151,6 +155,7 @@ class Harness:
             return Answer(oracle.name, note=f"missing: {reason}")
         copy = map_tensors(weight, lambda _, t: t.clone().to(self.runtime.device))
         try:
+            assert oracle.dequantize is not None
             result = oracle.dequantize(copy, dtype)
         except Declined as refusal:
             return Answer(oracle.name, note=f"declined: {refusal.reason}")
@@ -159,7 +164,10 @@ class Harness:
         bits = None
         breach = ""
         if tuple(result.shape) != want.shape or result.dtype != dtype:
-            breach = f"returned {describe(result.dtype)} {list(result.shape)} instead of {list(want.shape)}"
+            breach = (
+                f"returned {describe(result.dtype)} {list(result.shape)} instead of "
+                f"{describe(dtype)} {list(want.shape)}"
+            )
         else:
             bits = to_bits(result)
         wrong = bits is None or not bool(same(bits, want, dtype).all())
@@ -212,21 +220,6 @@ class Harness:
             return plain("NO_ORACLE", f"the packer declined: {refusal.reason}")
         return self.judge_weight(case, weight, packing, kernel)
 
-    def judge_empty(self, case: Case) -> Checked:
-        """Judge a case without elements: result, fences and inputs, but no values.
-
-        A verdict of EXACT then says that there was nothing wrong, not that anything was compared.
-        """
-        fmt, kernel = self.formats[case.format], self.kernels[case.format]
-        weight, _ = materialize(fmt, case)
-        launch = self.launch(fmt, kernel, case["tile"])
-        execution = execute(kernel, weight, DTYPES[case["out"]], self.runtime.device, launch=launch)
-        rules = Judge(fmt, kernel.name, str(self.runtime.device), self.gate)
-        verdict = rules(case, weight, DTYPES[case["out"]], execution, ())
-        if verdict.kind == "VACUOUS":
-            verdict = dataclasses.replace(verdict, kind="EXACT", summary="an empty tensor, as it should be")
-        return Checked(verdict, weight, execution)
-
     def launch(self, fmt: Format, kernel: Kernel, tile: str) -> Mapping[str, int] | None:
         """Launch arguments of a case's ``tile`` in this run."""
         return launch_arguments(fmt, kernel, tile, self.runtime.interpreter)
@@ -246,7 +239,7 @@ class Harness:
             dest=case["dest"],
             launch=self.launch(fmt, kernel, case["tile"]),
         )
-        answers = self._ask(fmt, case, weight, dtype, round_to(fmt.unpack(weight).values(), dtype))
+        answers = self.ask(fmt, case, weight, dtype, round_to(fmt.unpack(weight).values(), dtype))
         rules = Judge(fmt, kernel.name, str(self.runtime.device), self.gate)
         verdict = rules(case, weight, dtype, execution, answers)
         if packing is not None and not verdict.failed:
@@ -266,8 +259,8 @@ class Harness:
 
     # --- bundles -----------------------------------------------------------------------
 
-    def write_bundle(self, folder: Path, checked: Checked, seed: int | None) -> Path | None:
-        """Bundle of a failing case, or None when there are no tensors to keep."""
+    def write_bundle(self, folder: Path, checked: Checked, seed: int | None, **extra: Any) -> Path | None:
+        """Bundle of a case, or None when there are no tensors to keep; ``extra`` goes into case.json."""
         if checked.weight is None:
             return None
         verdict = checked.verdict
@@ -289,6 +282,7 @@ class Harness:
             "excused": {answer.oracle: answer.excused for answer in checked.answers if answer.excused},
             "environment": environment(self.runtime),
             "verdict": verdict.to_json(),
+            **extra,
         }
         return bundle.write(folder, checked.weight, info, outputs)
 

@@ -79,7 +79,9 @@ class Judge:
             *(compare(a.oracle, got, a.bits, dtype, steps) for a in answers if a.bits is not None),
             compare("spec", got, want, dtype, steps),
         )
-        return self._count_votes(votes, oracle_votes, answers, got, want, ctx, verdict)
+        return _with_reads(
+            self._count_votes(votes, oracle_votes, answers, got, want, ctx, verdict), execution
+        )
 
     def _without_values(
         self,
@@ -157,7 +159,9 @@ class Judge:
         kind = "NONFINITE_CLASS" if spec.classes else "MISMATCH"
         located = self._locate(spec.wrong, got, want, ctx.weight, ctx.dtype)
         causes = explain(got, want, spec.wrong, ctx, self.fmt.faults)
-        count = f"{spec.n_wrong} of {spec.n} elements differ, would need {spec.max_ulp} ULP"
+        count = f"{spec.n_wrong} of {spec.n} elements differ"
+        if spec.max_ulp or not spec.classes:
+            count += f", would need {spec.max_ulp} ULP"
         if spec.classes:
             finite = is_finite(got, ctx.dtype) & is_finite(want, ctx.dtype)
             at = np.nonzero(spec.wrong & ~finite)
@@ -182,7 +186,13 @@ class Judge:
         else:
             right = "spec" + "".join(f" = {vote.reference}" for vote in loyal)
             words = f"kernel is wrong ({right}): {count}"
-        return verdict(kind, words, votes=votes, located=located, causes=causes)
+        return verdict(
+            kind,
+            words,
+            votes=votes,
+            located=located,
+            causes=causes,
+        )
 
     def _within(self, votes: tuple[Comparison, ...]) -> str:
         needed = max(vote.max_ulp for vote in votes)
@@ -209,6 +219,16 @@ class Judge:
                 )
             )
         return tuple(found)
+
+
+def _with_reads(verdict: Verdict, execution: Execution) -> Verdict:
+    """A wrong value says more than a stray read, which may be its cause: then it is mentioned."""
+    if not execution.strayed:
+        return verdict
+    text = "; ".join(execution.strayed)
+    if verdict.failed:
+        return dataclasses.replace(verdict, summary=f"{verdict.summary}; also {text}")
+    return dataclasses.replace(verdict, kind="OOB_READ", summary=f"right values, but {text}")
 
 
 def _positions(vote: Comparison) -> Cause:

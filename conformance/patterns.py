@@ -26,7 +26,7 @@ class Pattern(NamedTuple):
 
 
 # name -> whether a number in parentheses follows
-WORD_PATTERNS = {"zeros": False, "ones": False, "onehot": True, "ramp": False, "random": True}
+WORD_PATTERNS = {"zeros": False, "ones": False, "top": False, "onehot": True, "ramp": False, "random": True}
 SCALE_PATTERNS = {
     "one": False,
     "ordinary": True,
@@ -64,13 +64,16 @@ def word_bytes(pattern: Pattern, count: int, bits: int = 8) -> np.ndarray:
     """Packed bytes uint8 [count] of codes of ``bits`` bits. Every bit pattern is legal input.
 
     ``ramp`` counts 0, 1, 2, ... through the first sixteen codes of 4-bit bytes (high nibble
-    first; what follows has a carry in it) and through the bytes otherwise; ``onehot(k)`` sets
-    bit k (modulo the size) and no other.
+    first; what follows has a carry in it) and through the bytes otherwise; ``top`` sets the top
+    bit of every code (-128, where codes are signed bytes); ``onehot(k)`` sets bit k (modulo the
+    size) and no other.
     """
     if pattern.name == "zeros":
         return np.zeros(count, np.uint8)
     if pattern.name == "ones":
         return np.full(count, 255, np.uint8)
+    if pattern.name == "top":
+        return np.packbits(np.arange(8 * count) % bits == bits - 1, bitorder="little")
     if pattern.name == "onehot":
         data = np.zeros(count, np.uint8)
         if count:

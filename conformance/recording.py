@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import errno
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,8 @@ def run_record(options: argparse.Namespace) -> int:
         from conformance.detect.report import progress
         from conformance.registry import find_format, formats
 
+        if options.out is not None and str(options.out) in ("", "."):
+            raise UsageError("record: expected a folder after --out, found the current one")
         chosen = [find_format(name) for name in dict.fromkeys(options.format)] or list(formats().values())
         paths = {fmt.name: vectors.path_of(fmt.name, options.out or vectors.FOLDER) for fmt in chosen}
         taken = [path.name for path in paths.values() if path.exists()]
@@ -137,6 +140,7 @@ def run_record(options: argparse.Namespace) -> int:
             raise UsageError(
                 f"record: expected no file yet, found {', '.join(taken)}; --force writes it again"
             )
+        _check_destination(paths.values(), vectors.unwritable)
         # The model stands in for the kernel, so the interpreter's faults do not matter.
         harness = dataclasses.replace(setup.build(runtime), interpreter=None)
         for fmt in chosen:
@@ -152,6 +156,20 @@ def run_record(options: argparse.Namespace) -> int:
             for line in _lines(fmt, file, size):
                 print(line, file=out, flush=True)
     return 0
+
+
+def _check_destination(paths: Iterable[Path], unwritable: Callable[[Path, OSError], UsageError]) -> None:
+    """Before hours of asking: that every file can be written."""
+    for path in paths:
+        probe = path.with_name(path.name + ".part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "a folder of that name")
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise unwritable(path, error) from error
 
 
 def _lines(fmt: Format, file: Vectors, size: int) -> Iterator[str]:
@@ -175,7 +193,10 @@ def _lines(fmt: Format, file: Vectors, size: int) -> Iterator[str]:
 
 
 def _date(text: str) -> datetime.date:
-    return datetime.date.fromisoformat(text)
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a date such as 2026-11-30, found {text!r}") from None
 
 
 def add_parsers(commands: Any) -> None:

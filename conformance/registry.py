@@ -32,7 +32,8 @@ LAYER = Text("layer", "")  # of the real model, on the real route
 LAYOUTS = ("contiguous", "offset", "strided", "padded", "transposed")
 LAYOUT = Choice("layout", "contiguous", choices=LAYOUTS)
 DEST = Choice("dest", "given", choices=("given", "new", *LAYOUTS[1:]))
-TILE = Choice("tile", "case", choices=("case", "small", "default"), generated=("case",))
+TILES = ("case", "small", "default")
+TILE = Choice("tile", "case", choices=TILES, generated=("case",), near=TILES)
 COMMON = (OUT, ROUTE, LAYER, LAYOUT, DEST, TILE)
 
 
@@ -84,9 +85,14 @@ class Format:
         pack_dims: dimensions drawn otherwise on the pack route, where upstream's packer limits
             what its input may be.
         tile_cases: field texts of cases for the edges of tiles.
+        large: field texts of cases with more rows, groups or blocks than the drawn ones have.
         zero_size: field texts of cases without elements.
         nonfinite: field texts of cases with inf or NaN scales.
         facts: names about a weight for the conditions of the known-faults file, beyond its case's.
+        axes: integer labels of the output's shape that say where an element belongs, what shares a
+            scale or table first (``group``, ``block``), then ``slot``, its place in the packed word;
+            ``word`` and ``scale`` (equal where the scale is one) if there are any. Rows and columns
+            are added for every format (:mod:`conformance.axes`).
     """
 
     name: str
@@ -107,9 +113,11 @@ class Format:
     real_step: int = 1
     pack_dims: tuple[Dim, ...] = ()
     tile_cases: tuple[str, ...] = ()
+    large: tuple[str, ...] = ()
     zero_size: tuple[str, ...] = ()
     nonfinite: tuple[str, ...] = ()
     facts: Callable[[Any], Mapping[str, Any]] | None = None
+    axes: Callable[[Any], Mapping[str, np.ndarray]] | None = None
 
     @property
     def all_dims(self) -> tuple[Dim, ...]:

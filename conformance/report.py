@@ -44,6 +44,13 @@ def report(verdict: Verdict, commands: tuple[tuple[str, str], ...] = ()) -> str:
     if len(verdict.causes) > 2:
         others = ", ".join(cause.name for cause in verdict.causes[2:6])
         out += _wrap("also fits", others, 1)
+    for label, text in (
+        ("told apart", verdict.apart),
+        ("error", verdict.reading),
+        ("passes", verdict.neighbour),
+    ):
+        if text:
+            out += _wrap(label, text, 2)
     for item in verdict.located:
         out.append(f"  {list(item.index)} {item.where}"[: WIDTH + 30])
         out.append(f"      got {item.got}  want {item.want}")

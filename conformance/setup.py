@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def build(
     gate: str = "exact",
     known_faults: Path | None = None,
     model: Path | None = None,
+    recorded: Path | None = None,
     profile: str = "default",
     results: Path | None = None,
     worker: str = "",
@@ -73,6 +75,8 @@ def build(
     except RuntimeError as error:
         raise UsageError(str(error)) from error
     known = formats()
+    if recorded is not None and not recorded.is_dir():
+        raise UsageError(f"--recorded: expected a folder of recorded vectors, found nothing at {recorded}")
     if model is not None:
         realmodel.linear_layers(model)
     return Harness(
@@ -84,6 +88,7 @@ def build(
         gate=gate,
         interpreter=report,
         model=model or realmodel.packaged_file(),
+        recorded=recorded,
         real_every=REAL_EVERY.get(profile, 1),
         writer=ResultWriter(results, worker) if results is not None else None,
     )
@@ -139,8 +144,9 @@ def header(harness: Harness, profile: str, max_examples: int | None, results: Pa
     return lines
 
 
-def summary_lines(summary: Summary, results: Path, seed: int) -> list[str]:
-    """The end of a run: verdicts by format, what was not judged and why, speed."""
+def summary_lines(summary: Summary, results: Path, seed: int, skipped: Counter[str]) -> list[str]:
+    """The end of a run: verdicts by format, what was not judged and why, speed. ``skipped``: tests
+    that were skipped, by reason."""
     lines = []
     width = max((len(name) for name in summary.verdicts), default=0)
     for name, counts in sorted(summary.verdicts.items()):
@@ -148,6 +154,7 @@ def summary_lines(summary: Summary, results: Path, seed: int) -> list[str]:
         lines.append(f"{name:<{width}}  {text}")
     for title, counter in (
         ("failing tests", summary.failures),
+        ("tests skipped", skipped),
         ("not judged or excused", summary.neutral),
         ("oracles without an answer", summary.notes),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from conformance.case import Case
@@ -20,3 +21,24 @@ def cases(draw: st.DrawFn, fmt: Format, **fixed: Any) -> Case:
             dim = narrowed.get(dim.name, dim)
             drawn[dim.name] = draw(dim.strategy(drawn), label=dim.name)
     return fmt.case(**drawn)
+
+
+def sample(fmt: Format, count: int, **fixed: Any) -> tuple[Case, ...]:
+    """Distinct cases as they are drawn for a test: the same ones every time. Not for use inside a
+    running Hypothesis test, which it would be a part of."""
+    found: dict[Case, None] = {}
+
+    @seed(f"{fmt.name}/{sorted(fixed.items(), key=lambda item: item[0])}")
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases(fmt, **fixed))
+    def collect(case: Case) -> None:
+        found[case] = None
+
+    collect()
+    return tuple(found)

@@ -29,6 +29,11 @@ def test_tiles(harness, fmt, out, request):
     )
 
 
+def test_large(harness, fmt, out, request):
+    """More rows, groups and blocks than the drawn cases have: what is right at first and not later."""
+    run_each(harness, request.node.name, [fmt.parse(text).replace(out=out) for text in fmt.large])
+
+
 def test_nonfinite_scales(harness, fmt, out, request):
     """inf and NaN scales decode as upstream decodes them (``validate(deep=True)`` refuses them)."""
     run_each(harness, request.node.name, [fmt.parse(text).replace(out=out) for text in fmt.nonfinite])

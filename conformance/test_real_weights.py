@@ -2,8 +2,7 @@
 
 import pytest
 
-from conformance.bits import DTYPES
-from conformance.realmodel import PACKAGE, linear_layers
+from conformance.realmodel import PACKAGE, linear_layers, thinned
 from conformance.running import run_each
 
 
@@ -17,6 +16,4 @@ def test_real_weights(harness, fmt, out, request):
         for variant in fmt.real_variants
     ]
     every = max(harness.real_every, fmt.real_step if harness.runtime.interpreter else 1)
-    # Other pairs of layer and variant for each output dtype.
-    first = list(DTYPES).index(out) * every // len(DTYPES) % max(1, len(cases))
-    run_each(harness, request.node.name, cases[first::every])
+    run_each(harness, request.node.name, thinned(cases, every, len(fmt.real_variants), out))

@@ -19,6 +19,8 @@ from conformance.registry import Format
 SOURCES = ("packer", "recorded")
 # Choices that mean something together.
 PAIRS = (("bits", "zeros"), ("per", "zero"), ("codes", "zero"))
+# Without which a pattern shows nothing.
+SHOWN_WITH: dict[str, dict[str, Any]] = {"zp": {"zero": "same"}, "vals": {"sparse": Pattern("few", 1)}}
 # Small enough for the interpreter, with two groups; the first that a format can have.
 SMALL: tuple[dict[str, int], ...] = ({"K": 32, "g": 16}, {"g": 16}, {})
 DRAWN = 8
@@ -76,9 +78,11 @@ def _edges(fmt: Format) -> Iterator[tuple[Case, str]]:
 
 def _patterns(fmt: Format) -> Iterator[tuple[Case, str]]:
     """Each pattern of each dimension alone."""
-    base = _base(fmt)
+    known = {dim.name for dim in fmt.dims}
     for dim in fmt.dims:
         if isinstance(dim, Patterned):
+            needs = {k: v for k, v in SHOWN_WITH.get(dim.name, {}).items() if k in known}
+            base = _base(fmt).replace(**needs)
             for name, numbered in dim.known.items():
                 yield base.replace(**{dim.name: Pattern(name, 1 if numbered else None)}), "PATTERN"
 

@@ -59,7 +59,8 @@ FLAGS: dict[str, Flag] = {
         "the code at the end of the range, -128 for instance, is clipped or negated",
     ),
     "NEGATIVE_SCALE": Flag(
-        "scales of either sign", "signs are lost, or a zero gets the sign of another formula"
+        "scales, or entries of a table, of either sign",
+        "signs are lost, or a zero gets the sign of another formula",
     ),
     "TIES": Flag(
         "scales half-way between two numbers of a narrower dtype",

@@ -31,6 +31,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from conformance import bundle
+from conformance.bits import DTYPES
 from conformance.case import Case, parse_fields
 from conformance.errors import UsageError
 from conformance.registry import Format
@@ -162,13 +163,20 @@ def to_bytes(file: Vectors) -> bytes:
 
 
 def write(path: Path, file: Vectors) -> int:
-    """Write a file, whole or not at all; return its size."""
+    """Write a file, whole or not at all; return its size. Raises :class:`UsageError` where it cannot."""
     data = to_bytes(file)
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    os.replace(part, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(data)
+        os.replace(part, path)
+    except OSError as error:
+        raise unwritable(path, error) from error
     return len(data)
+
+
+def unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"record: expected a place to write {path} to, found {error.strerror or error}")
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -220,9 +228,16 @@ def read(fmt: Format, path: Path | None = None) -> Vectors:
         raise UsageError(f"vectors: expected format {fmt.name} in {path.name}, found {info['format']}")
     try:
         vectors = tuple(_vector(fmt, path, entry, tensors) for entry in info["vectors"])
-    except KeyError as error:
-        raise UsageError(f"vectors: expected a tensor {error} in {path.name}, found none") from error
-    return Vectors(fmt.name, info["oracles"], vectors)
+        file = Vectors(fmt.name, info["oracles"], vectors)
+        wrong = next(iter(problems(file)), None)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"vectors: expected entries as `record` writes them in {path.name}, found a damaged one "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    if wrong is not None:
+        raise UsageError(f"vectors: {path.name}: {wrong}")
+    return file
 
 
 def _vector(fmt: Format, path: Path, entry: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Vector:
@@ -250,6 +265,11 @@ def problems(file: Vectors) -> Iterable[str]:
     for oracle, provenance in file.oracles.items():
         if sorted(provenance) != sorted(PROVENANCE):
             yield f"{file.format}: {oracle}: expected the provenance {', '.join(PROVENANCE)}"
+    if not file.vectors:
+        yield f"{file.format}: expected vectors, found none"
+    for out in DTYPES:
+        if not any(vector.answers.get(out) for vector in file.vectors):
+            yield f"{file.format}: expected answers in {out}, found none"
     ids = [vector.id for vector in file.vectors]
     if len(set(ids)) != len(ids):
         yield f"{file.format}: a case is there twice"
@@ -257,9 +277,11 @@ def problems(file: Vectors) -> Iterable[str]:
     if not any(basic) or basic != sorted(basic, reverse=True):
         yield f"{file.format}: BASIC vectors are not first"
     for vector in file.vectors:
-        unknown = set(vector.flags) - set(FLAGS)
+        unknown = set(map(str, vector.flags)) - set(FLAGS)
         if unknown or not vector.flags:
             yield f"{vector.id}: expected described flags, found {sorted(unknown) or 'none'}"
+        if not vector.answers or not all(vector.answers.values()):
+            yield f"{vector.id}: expected an answer for each output dtype that it lists, found none"
         if bundle.weight_digest(vector.weight) != vector.digest:
             yield f"{vector.id}: the packed tensors are not those of the digest"
         named = {oracle for found in vector.answers.values() for oracle in found}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from conformance.case import Case
@@ -14,6 +15,7 @@ FAILING = (
     "MISMATCH",
     "NONFINITE_CLASS",
     "OOB_WRITE",
+    "OOB_READ",
     "INPUT_MUTATED",
     "UNWRITTEN",
     "NONDETERMINISTIC",
@@ -27,7 +29,7 @@ FAILING = (
 KINDS = PASSING + NEUTRAL + FAILING
 
 # Verdicts that values were compared for.
-COMPARED = (*PASSING, "MISMATCH", "NONFINITE_CLASS", "ORACLE_FAULT", "SPLIT")
+COMPARED = (*PASSING, "MISMATCH", "NONFINITE_CLASS", "OOB_READ", "ORACLE_FAULT", "SPLIT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,10 @@ class Verdict:
         notes: oracles that were missing or declined, and why.
         located: first wrong elements.
         causes: explanations, best first. Empty means that the cause is unknown.
+        apart: how a second input told several fitting causes apart, or that none could.
+        measures: error measures as JSON (see :mod:`conformance.measures`), or None.
+        reading: those measures in one sentence.
+        neighbour: the nearest case that passes and what differs, or empty.
     """
 
     kind: str
@@ -76,6 +82,10 @@ class Verdict:
     located: tuple[Located, ...] = ()
     causes: tuple[Cause, ...] = ()
     elements: int = 0
+    apart: str = ""
+    measures: Mapping[str, Any] | None = None
+    reading: str = ""
+    neighbour: str = ""
 
     @property
     def failed(self) -> bool:
@@ -102,6 +112,10 @@ class Verdict:
             "notes": list(self.notes),
             "located": [dataclasses.asdict(item) for item in self.located],
             "causes": [dataclasses.asdict(item) for item in self.causes],
+            "apart": self.apart,
+            "measures": None if self.measures is None else dict(self.measures),
+            "reading": self.reading,
+            "neighbour": self.neighbour,
         }
 
 

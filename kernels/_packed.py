@@ -87,11 +87,16 @@ def expect_tensor(
     """Return ``value`` when it is a tensor of that dtype and shape.
 
     Raises:
-        TypeError: not a tensor, or of another dtype.
+        TypeError: not a tensor, of another dtype, sparse, or with a negation that is still to be done.
         ValueError: of another shape.
     """
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{field}: expected a tensor, found {type(value).__name__}")
+    if value.layout is not torch.strided:
+        raise TypeError(f"{field}: expected a strided tensor, found {value.layout}")
+    # A kernel reads memory, where the negation is not done yet.
+    if value.is_neg():
+        raise TypeError(f"{field}: expected a tensor without a pending negation, found one (resolve_neg)")
     allowed = dtype if isinstance(dtype, tuple) else (dtype,)
     if value.dtype not in allowed:
         raise TypeError(f"{field}: expected dtype {describe(dtype)}, found {describe(value.dtype)}")

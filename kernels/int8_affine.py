@@ -300,7 +300,7 @@ def dequantize(
                 scale.shape[1] if weight.granularity == "group" else 1,
                 PER=per.value,
                 ZERO=weight.zero_point is not None,
-                GROUP_SIZE=weight.group_size or 1,
+                GROUP_SIZE=min(weight.group_size or 1, max(n_cols, 1)),
                 ROWS=rows,
                 COLS=cols,
                 num_warps=num_warps,

@@ -54,7 +54,7 @@ class Oracle:
         missing: reason why this oracle cannot answer on a device, or None when it can.
         dequantize: ``(weight, dtype) -> tensor`` of the weight's output shape, on the weight's
             device. Never writes its inputs. Raises :class:`Declined` where upstream does not
-            accept the weight.
+            accept the weight. None: upstream packs this format but does not decode it.
         pack: upstream's own packer, where it has one: float weights (and the format's
             parameters) to a packed weight.
     """
@@ -62,5 +62,5 @@ class Oracle:
     name: str
     provenance: Callable[[], Provenance]
     missing: Callable[[torch.device], str | None]
-    dequantize: Callable[[Any, torch.dtype], torch.Tensor]
+    dequantize: Callable[[Any, torch.dtype], torch.Tensor] | None
     pack: Callable[..., Any] | None = None

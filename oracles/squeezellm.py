@@ -60,9 +60,36 @@ class RecordedCase:
     answer: torch.Tensor
 
 
+# Of the file, which is never rewritten: a damaged one must not look like a wrong upstream.
+SHA256 = "f6be894ae3392bd3b9f101d484cf23d3d0ed18dcf1c5c80794c139abc34ea69e"
+NAMES = (
+    "w4",
+    "w3",
+    "w4_k256_n384",
+    "w3_k384_n256",
+    "w4_dup",
+    "w4_sparse",
+    "w3_sparse",
+    "w4_hybrid",
+    "w3_hybrid",
+)
+
+
 def recorded_names() -> tuple[str, ...]:
     """Names of the recorded cases, in the file's order."""
-    return tuple(_parameters())
+    return NAMES
+
+
+@functools.cache
+def _damage() -> str | None:
+    """What is wrong with the file, or None."""
+    try:
+        found = hashlib.sha256(RECORDED.read_bytes()).hexdigest()
+    except OSError as error:
+        return f"expected the recorded answers in oracles/recorded/{RECORDED.name}, found {error.strerror}"
+    if found != SHA256:
+        return f"expected oracles/recorded/{RECORDED.name} as it was recorded, found it altered (sha256)"
+    return None
 
 
 @functools.cache
@@ -77,7 +104,11 @@ def recorded_case(name: str) -> RecordedCase:
 
     Raises:
         KeyError: no case of that name.
+        ValueError: the file is missing or damaged.
     """
+    damage = _damage()
+    if damage is not None:
+        raise ValueError(damage)
     parameters = _parameters()[name]
     with safe_open(RECORDED, "pt") as file:
         stored = set(file.keys())
@@ -121,7 +152,7 @@ def _dequantize_recorded(weight: SqueezeLLMWeight, dtype: torch.dtype) -> torch.
 
 
 def _missing_recorded(device: torch.device) -> str | None:
-    return None if RECORDED.is_file() else f"{RECORDED.name} is not in the checkout"
+    return _damage()
 
 
 SQUEEZELLM = Oracle(
@@ -213,14 +244,11 @@ def _packer(
     missing: Callable[[torch.device], str | None],
     pack: Callable[[torch.Tensor, int], torch.Tensor],
 ) -> Oracle:
-    def decline(weight: SqueezeLLMWeight, dtype: torch.dtype) -> torch.Tensor:
-        raise Declined(f"{package} packs the same bits, but decodes no lookup tables")
-
     return Oracle(
         name=name,
         provenance=lambda: Provenance(package, version_of(package), tested, function, "call"),
         missing=missing,
-        dequantize=decline,
+        dequantize=None,
         pack=pack,
     )
 

@@ -29,7 +29,7 @@ def test_round_trip(name):
 @pytest.mark.parametrize("name", FORMATS)
 def test_frozen_cases_of_every_format_parse_and_materialize(name):
     fmt = FORMATS[name]
-    for text in (*fmt.tile_cases, *fmt.zero_size, *fmt.nonfinite):
+    for text in (*fmt.tile_cases, *fmt.large, *fmt.zero_size, *fmt.nonfinite):
         case = fmt.parse(text)
         assert parse_case(case.id) == case
         materialize(fmt, case)

@@ -201,6 +201,9 @@ def test_ties_are_exact_ties(kept):
 def test_word_patterns():
     assert word_bytes(Pattern("zeros"), 3).tolist() == [0, 0, 0]
     assert word_bytes(Pattern("ones"), 3).tolist() == [255, 255, 255]
+    assert word_bytes(Pattern("top"), 2).tolist() == [0x80, 0x80]
+    assert word_bytes(Pattern("top"), 2, bits=4).tolist() == [0x88, 0x88]
+    assert word_bytes(Pattern("top"), 3, bits=3).tolist() == [0x24, 0x49, 0x92]
     assert word_bytes(Pattern("onehot", 9), 3).tolist() == [0, 2, 0]
     assert word_bytes(Pattern("onehot", 24), 3).tolist() == [1, 0, 0]
     assert word_bytes(Pattern("ramp"), 4, bits=4).tolist() == [0x01, 0x23, 0x45, 0x67]

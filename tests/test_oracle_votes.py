@@ -117,7 +117,7 @@ def test_an_oracle_without_an_answer_is_noted(answer, missing, note):
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(flat, "a returned float16 [200] instead of [5, 40]"), (double, "a returned float64 [5, 40]")],
+    [(flat, "a returned float16 [200] instead of float16 [5, 40]"), (double, "a returned float64 [5, 40]")],
 )
 def test_another_shape_or_dtype_is_an_oracle_fault(answer, words):
     found = verdict(planted.right, answer)

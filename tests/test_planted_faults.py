@@ -102,11 +102,20 @@ def test_one_literal_is_found_by_the_suite():
 
 
 def test_one_literal_with_five_digits():
-    """A single entry of a known table: that table, and that it applies in part."""
+    """A single entry of a known table: that entry alone."""
     table = nf4.codebook()
     table[1] = planted.digits(table, 5)[1]
     verdict = judge(planted.wrong(codebook=table), "nf4:shape=4x64,words=ramp,out=fp32").verdict
-    assert names(verdict) == ["codebook: nf4 rounded to 5 digits", "unknown"]
+    assert names(verdict) == ["lut-literal-1"]
+    assert "reproduces the whole output" in verdict.causes[0].text
+
+
+def test_one_literal_with_six_digits():
+    """A single entry of a known table: that table, and that it applies in part."""
+    table = nf4.codebook()
+    table[1] = planted.digits(table, 6)[1]
+    verdict = judge(planted.wrong(codebook=table), "nf4:shape=4x64,words=ramp,out=fp32").verdict
+    assert names(verdict) == ["codebook: nf4 rounded to 6 digits", "unknown"]
     assert "in a part only" in verdict.causes[0].text
 
 

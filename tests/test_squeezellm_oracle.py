@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from conformance.bits import to_bits
+from conformance.registry import parse_case
 from kernels.squeezellm import dequantize
 from oracles import squeezellm as oracles
 from oracles.base import Declined
 from oracles.spec.rounding import round_to
 from oracles.spec.squeezellm import unpack
 from tests.gptq_weights import pack
+from tests.harness_runs import harness
 from tests.kernel_weights import DEVICE, DTYPES, bits
 from tests.squeezellm_weights import make
 
@@ -141,9 +143,10 @@ def test_torchao_declines_what_it_has_no_notion_of():
 
 
 @pytest.mark.parametrize("oracle", [oracles.AUTOGPTQ, oracles.COMPRESSED_TENSORS], ids=lambda o: o.name)
-def test_packers_decode_nothing(oracle):
-    with pytest.raises(Declined, match="decodes no lookup tables"):
-        oracle.dequantize(make(), torch.float32)
+def test_packers_decode_nothing_and_are_not_asked(oracle):
+    assert oracle.dequantize is None
+    checked = harness(oracles=None).judge(parse_case("squeezellm:sparse=few(1)"))
+    assert not any(note.startswith(oracle.name) for note in checked.verdict.notes)
 
 
 @pytest.mark.parametrize("bits_", [3, 4])

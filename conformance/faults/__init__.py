@@ -30,6 +30,20 @@ class Context:
         return round_to(model.values(), self.dtype)
 
 
+# What a fault is about, by the word in its entry; the titles are those of the catalogue's sections.
+KINDS = {
+    "zeros": "Zero points",
+    "order": "Order of fields",
+    "bits": "Bits and signs of a field",
+    "groups": "Groups, blocks and channels",
+    "tails": "Short last groups and blocks",
+    "scales": "Scales",
+    "codebooks": "Codebooks",
+    "sparse": "Outliers and full rows",
+    "precision": "Precision and rounding",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Fault:
     """A wrong decoder.
@@ -41,6 +55,8 @@ class Fault:
         fix: where to look.
         decode: output bit patterns under this fault, or None where it does not apply.
         links: real occurrences.
+        kind: a key of :data:`KINDS`.
+        trigger: the least input that shows it, and where it hides.
     """
 
     name: str
@@ -49,3 +65,5 @@ class Fault:
     fix: str
     decode: Callable[[Context], np.ndarray | None]
     links: tuple[str, ...] = ()
+    kind: str = dataclasses.field(kw_only=True)
+    trigger: str = dataclasses.field(kw_only=True)

@@ -67,6 +67,14 @@ def zero_only_elsewhere(ctx: Context) -> np.ndarray | None:
     return _changed(ctx, zero_place=model.zero_place * 0)
 
 
+def absent_as_mid(ctx: Context) -> np.ndarray | None:
+    """Unsigned codes without a zero point are taken as centred on 128."""
+    weight, model = _parts(ctx)
+    if weight.zero_point is not None or weight.codes.dtype is not torch.uint8:
+        return None
+    return _changed(ctx, codes=model.codes - 128)
+
+
 # --- codes ------------------------------------------------------------------------------------
 
 
@@ -82,6 +90,13 @@ def clamped(ctx: Context) -> np.ndarray | None:
     return _changed(ctx, codes=np.maximum(model.codes, -127))
 
 
+def saturated_signed(ctx: Context) -> np.ndarray | None:
+    weight, model = _parts(ctx)
+    if weight.codes.dtype is not torch.uint8:
+        return None
+    return _changed(ctx, codes=np.minimum(model.codes, 127))
+
+
 def difference_wraps(ctx: Context) -> np.ndarray | None:
     weight, model = _parts(ctx)
     if weight.zero_point is None:
@@ -95,11 +110,40 @@ def difference_wraps(ctx: Context) -> np.ndarray | None:
 
 
 def other_axis(ctx: Context) -> np.ndarray | None:
+    """s[c] for s[r] where the axis read is no longer than the table (a square weight among them)."""
     weight, model = _parts(ctx)
-    n_rows, n_cols = model.codes.shape
-    if weight.granularity != "channel" or n_rows != n_cols:
+    place = _across(ctx)
+    if weight.granularity != "channel" or place.max(initial=0) >= model.scales.size:
         return None
-    return _placed(ctx, model.place.T)
+    return _placed(ctx, place)
+
+
+def _across(ctx: Context) -> np.ndarray:
+    """The index of each element along the axis that the table does not have."""
+    weight, model = _parts(ctx)
+    along = np.arange(model.codes.shape[1 if weight.axis == 0 else 0])
+    return np.broadcast_to(along[None, :] if weight.axis == 0 else along[:, None], model.codes.shape)
+
+
+def other_axis_beyond(beyond: str) -> Decode:
+    """s[c] for s[r] where the table ends before: what is read behind it is ``nan`` (poison), ``zero``
+    (a mask) or the table again from its start (``again``)."""
+
+    def decode(ctx: Context) -> np.ndarray | None:
+        weight, model = _parts(ctx)
+        place, size = _across(ctx), model.scales.size
+        if weight.granularity != "channel" or not size or place.max(initial=0) < size:
+            return None
+        if beyond == "again":
+            return _placed(ctx, place % size)
+        # One more place, behind the table.
+        inside = np.minimum(place, size)
+        fields: dict[str, Any] = {"scales": np.append(model.scales, np.nan if beyond == "nan" else 0.0)}
+        fields["zeros"] = np.append(model.zeros, 0)
+        scales = fields["scales"].astype(model.scales.dtype)
+        return _changed(ctx, scales=scales, zeros=fields["zeros"], place=inside, zero_place=inside)
+
+    return decode
 
 
 def shifted(by: int) -> Decode:
@@ -142,6 +186,18 @@ def tail_previous(ctx: Context) -> np.ndarray | None:
         return None
     group = np.minimum(np.arange(n_cols) // weight.group_size, n_groups - 2)
     return _placed(ctx, np.arange(model.codes.shape[0])[:, None] * n_groups + group[None, :])
+
+
+def tail_zero(ctx: Context) -> np.ndarray | None:
+    """A scale of 0 for the short last group."""
+    weight, model = _parts(ctx)
+    if weight.granularity != "group" or weight.group_size is None or not model.codes.size:
+        return None
+    if model.codes.shape[1] % weight.group_size == 0:
+        return None
+    scales = model.scales.copy().reshape(-1)
+    scales[weight.scale.shape[1] - 1 :: weight.scale.shape[1]] = 0
+    return _changed(ctx, scales=scales.reshape(model.scales.shape))
 
 
 # --- arithmetic -------------------------------------------------------------------------------

@@ -1,311 +1,227 @@
-"""Wrong decoders of nf4, fp4 and blockwise8."""
+"""Faults of nf4, fp4 and blockwise8: each a wrong decoder of ``_blockwise.py``."""
 
 from __future__ import annotations
 
-import dataclasses
-import struct
-from collections.abc import Callable
-
-import numpy as np
-import torch
-
-from conformance.faults import Context, Fault
-from kernels import fp4, nf4
-from kernels._blockwise import BlockwiseWeight
-from oracles.spec.blockwise import BlockwiseModel
-
-Decode = Callable[[Context], np.ndarray | None]
-
-
-def _model(ctx: Context) -> tuple[BlockwiseWeight, BlockwiseModel]:
-    assert isinstance(ctx.model, BlockwiseModel)
-    return ctx.weight, ctx.model
-
-
-def _nibble_swap(ctx: Context) -> np.ndarray | None:
-    weight, model = _model(ctx)
-    if weight.bits != 4:
-        return None
-    data = weight.packed.contiguous().reshape(-1).view(torch.uint8).numpy()
-    codes = np.stack([data & 15, data >> 4], axis=1).reshape(-1)[: model.codes.size]
-    return ctx.bits(dataclasses.replace(model, codes=codes.astype(np.int64)))
-
-
-def _block(ctx: Context, block: np.ndarray) -> np.ndarray:
-    _, model = _model(ctx)
-    return ctx.bits(dataclasses.replace(model, block=np.clip(block, 0, model.absmax.size - 1)))
-
-
-def _tail_previous(ctx: Context) -> np.ndarray | None:
-    weight, model = _model(ctx)
-    tail = weight.numel % weight.blocksize
-    if not tail or model.absmax.size < 2:
-        return None
-    block = model.block.copy()
-    block[-tail:] -= 1
-    return _block(ctx, block)
-
-
-def _tail_scale(value: float) -> Decode:
-    def decode(ctx: Context) -> np.ndarray | None:
-        weight, model = _model(ctx)
-        tail = weight.numel % weight.blocksize
-        if not tail:
-            return None
-        absmax = model.absmax.copy()
-        absmax[-1] = value
-        return ctx.bits(dataclasses.replace(model, absmax=absmax))
-
-    return decode
-
-
-def _tail_blank(ctx: Context) -> np.ndarray | None:
-    weight, model = _model(ctx)
-    tail = weight.numel % weight.blocksize
-    if not tail:
-        return None
-    bits = ctx.bits(model).reshape(-1).copy()
-    bits[-tail:] = 0
-    return bits.reshape(weight.shape)
-
-
-def _shifted(by: int) -> Decode:
-    def decode(ctx: Context) -> np.ndarray | None:
-        _, model = _model(ctx)
-        return _block(ctx, model.block + by) if model.absmax.size > 1 else None
-
-    return decode
-
-
-def _first_block(ctx: Context) -> np.ndarray | None:
-    _, model = _model(ctx)
-    return _block(ctx, model.block * 0) if model.absmax.size > 1 else None
-
-
-def _fixed_blocksize(size: int) -> Decode:
-    def decode(ctx: Context) -> np.ndarray | None:
-        weight, model = _model(ctx)
-        if weight.blocksize == size or model.absmax.size < 2:
-            return None
-        return _block(ctx, np.arange(model.block.size) // size)
-
-    return decode
-
-
-def _row_blocks(ctx: Context) -> np.ndarray | None:
-    """Blocks restart at each row, as if rows were padded to whole blocks."""
-    weight, model = _model(ctx)
-    columns = weight.shape[-1] if weight.shape else 1
-    if len(weight.shape) < 2 or columns % weight.blocksize == 0:
-        return None
-    flat = np.arange(model.block.size)
-    return _block(ctx, flat // columns * (columns // weight.blocksize) + flat % columns // weight.blocksize)
-
-
-def _nested(change: str) -> Decode:
-    def decode(ctx: Context) -> np.ndarray | None:
-        weight, model = _model(ctx)
-        if weight.nested is None:
-            return None
-        q = weight.absmax.numpy()
-        code = weight.nested.codebook.numpy()
-        scale = weight.nested.absmax.numpy()
-        offset = weight.nested.offset.numpy()
-        group = np.arange(q.size) // weight.nested.blocksize
-        with np.errstate(all="ignore"):
-            if change == "skipped":
-                absmax = q.astype(np.float32)
-            elif change == "no-offset":
-                absmax = code[q] * scale[group]
-            elif change == "fused":
-                exact = code[q].astype(np.float64) * scale[group].astype(np.float64) + np.float64(offset)
-                absmax = exact.astype(np.float32)
-            elif change == "first-group":
-                absmax = code[q] * scale[0] + offset
-            else:
-                absmax = (code[q] + offset) * scale[group]
-        return ctx.bits(dataclasses.replace(model, absmax=absmax.astype(np.float32)))
-
-    return decode
-
-
-def _floats(bits: tuple[int, ...]) -> np.ndarray:
-    return np.array([struct.unpack("<f", struct.pack("<I", b))[0] for b in bits], np.float32)
-
-
-NF4_TABLE = _floats(nf4.CODEBOOK_BITS)
-FP4_TABLE = _floats(fp4.CODEBOOK_BITS)
-_FP4_OLD = FP4_TABLE.copy()
-_FP4_OLD[[1, 9]] = np.array([0x3BAAAAA4, 0xBBAAAAA4], np.uint32).view(np.float32)
-_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-
-# Tables that kernels in the field use for these codes: what a mismatch is decoded with, so
-# that the report can say which table a kernel has.
-TABLES = {
-    "bitsandbytes nf4": NF4_TABLE,
-    "bitsandbytes fp4": FP4_TABLE,
-    "nf4 rounded to 4 digits (torchao)": np.round(NF4_TABLE.astype(np.float64), 4).astype(np.float32),
-    "nf4 rounded to 5 digits": np.round(NF4_TABLE.astype(np.float64), 5).astype(np.float32),
-    "nf4 rounded to 6 digits": np.round(NF4_TABLE.astype(np.float64), 6).astype(np.float32),
-    "nf4 in float16": NF4_TABLE.astype(np.float16).astype(np.float32),
-    "fp4 rounded to 4 digits": np.round(FP4_TABLE.astype(np.float64), 4).astype(np.float32),
-    "fp4 with codes 1 and 9 at 0x3baaaaa4": _FP4_OLD,
-    "fp4 in float16": FP4_TABLE.astype(np.float16).astype(np.float32),
-    "OCP e2m1": np.concatenate([_E2M1, -_E2M1]),
-    "OCP e2m1 divided by 6": np.concatenate([_E2M1 / 6, -_E2M1 / 6]).astype(np.float32),
-    "two's complement int4 divided by 7": (((np.arange(16) + 8) % 16 - 8) / 7).astype(np.float32),
-}
-
-
-def _table(table: np.ndarray) -> Decode:
-    def decode(ctx: Context) -> np.ndarray | None:
-        weight, model = _model(ctx)
-        if weight.bits != 4 or np.array_equal(table.view(np.uint32), model.codebook.view(np.uint32)):
-            return None
-        return ctx.bits(dataclasses.replace(model, codebook=table))
-
-    return decode
-
-
-def _half_product(ctx: Context) -> np.ndarray | None:
-    _, model = _model(ctx)
-    with np.errstate(all="ignore"):
-        absmax = model.absmax.astype(np.float16).astype(np.float32)
-    return ctx.bits(dataclasses.replace(model, absmax=absmax))
-
+from conformance.faults import Fault
+from conformance.faults import _blockwise as wrong
+from conformance.faults.codebooks import CODEBOOKS, LITERALS
 
 _DEGRADED = "fluent but degraded text; perplexity rises without an error"
 _GARBAGE = "loads and runs, output is garbage"
 
-CODEBOOKS = tuple(
-    Fault(
-        f"codebook: {name}",
-        f"value = table[q] * absmax with the table of {name}",
-        "every use of the codes whose entries differ is off, by ULPs or by a factor",
-        "store the table as exact float32 values of the format that was quantized",
-        _table(table),
-        ("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2025",),
-    )
-    for name, table in TABLES.items()
-)
-
-FAULTS = (
+FOUR_BITS = (
     Fault(
         "nibble-swap",
         "q[2j] from the low nibble, q[2j+1] from the high one",
         _GARBAGE,
         "the even element is in the high nibble",
-        _nibble_swap,
-        ("https://github.com/triton-lang/triton/pull/5197",),
+        wrong.nibble_swap,
+        (
+            "https://github.com/triton-lang/triton/pull/5197",
+            "https://github.com/sgl-project/sglang/pull/23625",
+        ),
+        kind="order",
+        trigger="a byte with two different nibbles; hides in bytes 0x00, 0x11, ... 0xFF",
     ),
+    Fault(
+        "nibbles-split-by-32",
+        "byte j of each 16 holds elements j (low nibble) and j + 16 (high): GGUF's order",
+        "fluent nonsense",
+        "byte j holds elements 2j (high nibble) and 2j + 1 (low)",
+        wrong.split_32,
+        ("https://github.com/kekzl/imp/pull/567", "https://github.com/kekzl/imp/pull/722"),
+        kind="order",
+        trigger="a block with different codes; hides in constant blocks, and in a packer that splits too",
+    ),
+    Fault(
+        "nibbles-split-in-halves",
+        "high nibbles hold the first half of the weight, low ones the second: HQQ's order",
+        _GARBAGE,
+        "byte j holds elements 2j (high nibble) and 2j + 1 (low)",
+        wrong.split_halves,
+        kind="order",
+        trigger="three elements of different codes; right for n <= 2; hides in a packer that splits too",
+    ),
+    Fault(
+        "odd-tail-low-nibble",
+        "the last code of an odd length from the low nibble",
+        "the last weight of a layer is wrong",
+        "the last code is in the high nibble like every even one; the low one is padding",
+        wrong.odd_tail_low,
+        kind="tails",
+        trigger="odd n and a padding nibble unlike the last code; hides in every even length",
+    ),
+    *CODEBOOKS,
+    *LITERALS,
+)
+EIGHT_BITS = (
     Fault(
         "tail-block-absmax-previous",
         "the short last block uses the absmax of the block before it",
         "the last weights of a layer are off by the ratio of two scales",
         "the number of blocks is ceil(n / blocksize)",
-        _tail_previous,
-        ("https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1884",),
+        wrong.tail_previous,
+        kind="tails",
+        trigger="n % blocksize != 0, at least two blocks, and an absmax that changes; hides in whole blocks",
     ),
     Fault(
         "tail-block-absmax-zero",
         "the short last block is scaled by 0",
         "the last weights of a layer vanish",
         "mask elements by n, not blocks by n // blocksize",
-        _tail_scale(0.0),
+        wrong.tail_scale(0.0),
+        kind="tails",
+        trigger="n % blocksize != 0 and a tail that is not 0; hides in whole blocks",
     ),
     Fault(
         "tail-block-blank",
         "the short last block is +0 whatever its codes",
         "the last weights of a layer vanish",
         "decode the last block too: the number of blocks is ceil(n / blocksize)",
-        _tail_blank,
+        wrong.tail_blank,
+        kind="tails",
+        trigger="n % blocksize != 0 and a tail that is not +0 (a negative 0 or a NaN absmax shows it too)",
     ),
     Fault(
         "tail-block-absmax-one",
         "the short last block is not scaled",
         "the last weights of a layer are codebook values",
         "scale the tail like every other block",
-        _tail_scale(1.0),
+        wrong.tail_scale(1.0),
+        kind="tails",
+        trigger="n % blocksize != 0 and a last absmax other than 1",
     ),
     Fault(
         "block-index-plus-one",
         "block b uses absmax[b + 1]",
         _DEGRADED,
         "block = i // blocksize",
-        _shifted(1),
+        wrong.shifted(1),
+        kind="groups",
+        trigger="two blocks with different absmax; the last block keeps its own",
     ),
     Fault(
         "block-index-minus-one",
         "block b uses absmax[b - 1]",
         _DEGRADED,
         "block = i // blocksize",
-        _shifted(-1),
+        wrong.shifted(-1),
+        kind="groups",
+        trigger="two blocks with different absmax; the first block keeps its own",
     ),
     Fault(
         "first-block-everywhere",
         "every block uses absmax[0]",
         _DEGRADED,
         "advance the absmax index with the tile",
-        _first_block,
+        wrong.first_block,
+        kind="groups",
+        trigger="two blocks with different absmax; hides in a weight of one block",
     ),
     Fault(
         "blocksize-64-fixed",
         "block = i // 64 whatever the block size",
         _DEGRADED,
         "read the block size from the weight",
-        _fixed_blocksize(64),
+        wrong.fixed_blocksize(64),
         ("https://github.com/mit-han-lab/llm-awq/issues/21",),
+        kind="groups",
+        trigger="another block size than 64 and two blocks with different absmax",
+    ),
+    Fault(
+        "blocksize-inferred",
+        "block = i // ceil(n / number of blocks) instead of i // blocksize",
+        "absmax drifts away from its block, from the first block's end on",
+        "read the block size from the weight: shapes do not tell it where the last block is short",
+        wrong.inferred_blocksize,
+        (
+            "https://github.com/NVIDIA/TensorRT-Model-Connect/pull/1115",
+            "https://github.com/axolotl-ai-cloud/axolotl/pull/3486",
+        ),
+        kind="groups",
+        trigger=(
+            "a last block that lacks as many elements as there are blocks (n = 65), absmax that differ; "
+            "hides in whole blocks"
+        ),
     ),
     Fault(
         "blocks-restart-at-rows",
         "block = row * (columns // blocksize) + column // blocksize",
         _DEGRADED,
         "blocks run over the flattened weight",
-        _row_blocks,
+        wrong.row_blocks,
+        kind="groups",
+        trigger=(
+            "two rows, columns % blocksize != 0, absmax that differ; hides in rows of whole blocks, as most "
+            "layers have"
+        ),
     ),
     Fault(
         "nested-absmax-skipped",
         "absmax = the raw uint8 code",
         _GARBAGE,
         "dequantize absmax first: code2[q] * absmax2 + offset",
-        _nested("skipped"),
+        wrong.nested("skipped"),
         ("https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1549",),
+        kind="scales",
+        trigger="a nested absmax",
     ),
     Fault(
         "nested-offset-skipped",
         "absmax = code2[q] * absmax2, without + offset",
         _GARBAGE,
         "add the offset (the mean that was subtracted)",
-        _nested("no-offset"),
+        wrong.nested("no-offset"),
+        kind="scales",
+        trigger="a nested absmax with an offset other than 0; hides when absmax averages 0",
     ),
     Fault(
         "nested-offset-first",
         "absmax = (code2[q] + offset) * absmax2",
         _GARBAGE,
         "multiply, then add",
-        _nested("offset-first"),
+        wrong.nested("offset-first"),
+        kind="scales",
+        trigger="a nested absmax with an offset other than 0 and absmax2 other than 1",
     ),
     Fault(
         "nested-first-group",
         "absmax2[0] for every group of absmax codes",
         "weights after the first 256 blocks are off",
         "group = block // 256",
-        _nested("first-group"),
+        wrong.nested("first-group"),
+        kind="groups",
+        trigger="a nested absmax of more than 256 blocks; hides in every smaller weight",
     ),
     Fault(
         "nested-fma",
         "code2[q] * absmax2 + offset contracted into one FMA: one rounding instead of two",
         "1 ULP of absmax here and there; invisible in a model",
         "enable_fp_fusion=False, or arithmetic that cannot fuse",
-        _nested("fused"),
+        wrong.nested("fused"),
+        kind="precision",
+        trigger="a nested absmax, fp32 output, and a code whose product rounds; hides behind any tolerance",
+    ),
+    Fault(
+        "nested-product-in-fp16",
+        "code2[q] * absmax2 in float16, + offset in float32",
+        "absmax is off by 2**-11 of itself; blocks with tiny scales vanish",
+        "widen both factors to float32 before their product",
+        wrong.nested("fp16-product"),
+        ("https://github.com/ikawrakow/ik_llama.cpp/pull/2503",),
+        kind="precision",
+        trigger="a nested absmax whose product has over 11 bits, or is below 2**-24; hides behind rtol 1e-3",
     ),
     Fault(
         "scale-through-fp16",
         "absmax rounded to float16 first",
         "2**-11 relative error; inf or 0 for extreme scales",
         "keep absmax in float32",
-        _half_product,
-        ("https://github.com/ikawrakow/ik_llama.cpp/pull/2503",),
+        wrong.scale_fp16,
+        kind="precision",
+        trigger=(
+            "absmax with more than 11 significant bits, above 65504 or below 2**-24; hides in powers of two"
+        ),
     ),
-    *CODEBOOKS,
 )
+FAULTS = (*FOUR_BITS, *EIGHT_BITS)

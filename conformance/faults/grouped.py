@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from conformance.faults import grouped_arithmetic as arithmetic
 from conformance.faults import grouped_groups as groups
+from conformance.faults import grouped_index as index
 from conformance.faults import grouped_order as order
 from conformance.faults import grouped_precision as precision
 from conformance.faults import grouped_words as words
@@ -11,19 +13,26 @@ from conformance.faults import grouped_zeros as zeros
 GPTQ = (
     *zeros.CONVENTIONS,
     *zeros.INTEGER,
+    *zeros.PADDED,
+    *zeros.REPACKED,
+    *arithmetic.INTEGER,
     *words.PLAIN,
     *order.AWQ_ORDER_ON_PLAIN,
+    *order.STRIDED,
     *order.AXIS,
     *words.THREE_BITS,
     *groups.GROUPS,
-    *groups.INDEX,
+    *index.INDEX,
     *precision.PRECISION,
 )
 AWQ_COLS = (
     *zeros.AWQ_OFFSET,
     *zeros.INTEGER,
+    *zeros.REPACKED,
+    *arithmetic.INTEGER,
     *words.PLAIN,
     *order.ORDER,
+    *order.STRIDED,
     *order.AXIS,
     *groups.GROUPS,
     *precision.PRECISION,
@@ -31,19 +40,26 @@ AWQ_COLS = (
 AWQ_ROWS = (
     *zeros.AWQ_OFFSET,
     *zeros.INTEGER,
+    *zeros.PADDED,
+    *zeros.REPACKED,
+    *arithmetic.INTEGER,
     *words.PLAIN,
     *order.AWQ_ORDER_ON_PLAIN,
+    *order.STRIDED,
     *groups.GROUPS,
     *precision.PRECISION,
 )
+_OF_CODES = (
+    "slots-reversed",
+    "sign-extend-top",
+    "codes-twos-complement",
+    "codes-saturate-signed",
+    "codes-plus-mid-saturate",
+)
 # Zeros are not packed here, so what is wrong with packed zeros alone does not exist.
 QUADS = (
-    *zeros.SCALED,
-    *(
-        fault
-        for fault in words.PLAIN
-        if fault.name in ("slots-reversed", "sign-extend-top", "codes-twos-complement")
-    ),
+    *arithmetic.SCALED,
+    *(fault for fault in words.PLAIN if fault.name in _OF_CODES),
     *order.QUADS,
     *groups.GROUPS,
     *precision.QUADS,

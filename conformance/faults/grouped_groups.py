@@ -9,7 +9,6 @@ import numpy as np
 from conformance.faults import Context, Fault
 from conformance.faults._grouped import DEGRADED, GARBAGE, Decode, changed, model_of, oriented, regrouped
 from oracles.spec.awq import ScaledZeroModel
-from oracles.spec.gptq import GPTQModel
 from oracles.spec.rounding import round_to
 
 
@@ -33,48 +32,19 @@ def _fixed(size: int) -> Decode:
     return decode
 
 
+def _first_group_codes(ctx: Context) -> np.ndarray | None:
+    """The code's row is taken inside of its group, so that every group has the codes of the first."""
+    size = ctx.weight.group_rows
+    rows = _rows(ctx)
+    return None if size >= rows.size else changed(ctx, codes=model_of(ctx).codes[rows % size])
+
+
 def _shifted(by: int) -> Decode:
     return lambda ctx: regrouped(ctx, model_of(ctx).group + by)
 
 
 def _first(ctx: Context) -> np.ndarray | None:
     return regrouped(ctx, model_of(ctx).group * 0)
-
-
-def _index_ignored(scale: bool, zero: bool) -> Decode:
-    """k // group_size in place of g_idx[k], for the scale, the zero or both."""
-
-    def decode(ctx: Context) -> np.ndarray | None:
-        model = ctx.model
-        if not isinstance(model, GPTQModel) or ctx.weight.g_idx is None:
-            return None
-        plain = _rows(ctx) // ctx.weight.group_rows
-        if np.array_equal(plain, model.group):
-            return None
-        return changed(
-            ctx, group=plain if scale else model.group, zero_group=plain if zero else model.zero_group
-        )
-
-    return decode
-
-
-def _floor_count(previous: bool) -> Decode:
-    """K // group_size groups: the short last one uses the group before it, or a scale of 0."""
-
-    def decode(ctx: Context) -> np.ndarray | None:
-        model, weight = ctx.model, ctx.weight
-        if not isinstance(model, GPTQModel) or weight.g_idx is not None:
-            return None
-        whole = weight.n_rows // weight.group_rows
-        if whole == weight.n_groups or whole == 0:
-            return None
-        if previous:
-            return regrouped(ctx, np.minimum(model.group, whole - 1))
-        scales = model.scales.copy()
-        scales[whole:] = 0
-        return changed(ctx, scales=scales)
-
-    return decode
 
 
 def _minus_one(tile: int) -> Decode:
@@ -129,12 +99,10 @@ _TILE = (
     "https://github.com/vllm-project/vllm/issues/52576",
 )
 _FIXED = ("https://github.com/mit-han-lab/llm-awq/issues/21",)
-_INDEX = (
-    "https://github.com/qwopqwop200/GPTQ-for-LLaMa/issues/128",
-    "https://github.com/ml-explore/mlx-lm/pull/730",
+_MINUS = (
+    "https://github.com/vllm-project/vllm/pull/37329",
+    "https://github.com/vllm-project/vllm/pull/37331",
 )
-_FLOOR = ("https://github.com/vllm-project/compressed-tensors/pull/308",)
-_MINUS = ("https://github.com/vllm-project/vllm/pull/37329",)
 _SQUARE = (
     "https://github.com/unslothai/unsloth-zoo/pull/272",
     "https://github.com/vllm-project/vllm/pull/34824",
@@ -149,6 +117,11 @@ GROUPS = (
             _PER_ROW,
             _tile(size),
             _TILE,
+            kind="groups",
+            trigger=(
+                f"K > group_size, a group edge inside of {size} rows, scales or zeros that differ between "
+                f"groups; hides where the group size is a multiple of {size}"
+            ),
         )
         for size in (32, 64, 128)
     ),
@@ -160,6 +133,8 @@ GROUPS = (
             "read the group size from the weight",
             _fixed(size),
             _FIXED,
+            kind="groups",
+            trigger=f"another group size than {size}, K > group_size, groups that differ; no g_idx",
         )
         for size in (128, 64, 32)
     ),
@@ -169,6 +144,8 @@ GROUPS = (
         DEGRADED,
         "group = k // group_size",
         _shifted(1),
+        kind="groups",
+        trigger="two groups with different scales or zeros; the last group keeps its own",
     ),
     Fault(
         "group-minus-one",
@@ -176,9 +153,27 @@ GROUPS = (
         DEGRADED,
         "group = k // group_size",
         _shifted(-1),
+        kind="groups",
+        trigger="two groups with different scales or zeros; the first group keeps its own",
     ),
     Fault(
-        "first-group-everywhere", "every row uses group 0", GARBAGE, "advance the group with the row", _first
+        "first-group-everywhere",
+        "every row uses group 0",
+        GARBAGE,
+        "advance the group with the row",
+        _first,
+        kind="groups",
+        trigger="two groups with different scales or zeros; hides at group_size = -1",
+    ),
+    Fault(
+        "codes-of-first-group",
+        "code of row k % group_size",
+        GARBAGE,
+        "the row of a code is that of the weight, not that inside of its group",
+        _first_group_codes,
+        ("https://github.com/1bit-MONSTER/1bit-MONSTER/issues/153",),
+        kind="groups",
+        trigger="K > group_size and codes that differ between groups; hides at group_size = -1",
     ),
     Fault(
         "group-size-minus-one-per-row",
@@ -187,6 +182,8 @@ GROUPS = (
         "-1 means one group over all of K",
         _minus_one(1),
         _MINUS,
+        kind="groups",
+        trigger="group_size = -1 and K > 1, no g_idx; hides at every other group size",
     ),
     Fault(
         "group-size-minus-one-per-tile",
@@ -195,6 +192,8 @@ GROUPS = (
         "-1 means one group over all of K",
         _minus_one(32),
         _MINUS,
+        kind="groups",
+        trigger="group_size = -1 and K > 32, no g_idx; hides in the first tile",
     ),
     Fault(
         "scales-transposed",
@@ -203,6 +202,8 @@ GROUPS = (
         "check which axis is which where both sizes are equal",
         _transposed(True, False),
         _SQUARE,
+        kind="groups",
+        trigger="G = N of at least 2 and scales that differ; any other shape is an error instead",
     ),
     Fault(
         "zeros-transposed",
@@ -211,6 +212,8 @@ GROUPS = (
         "check which axis is which where both sizes are equal",
         _transposed(False, True),
         ("https://github.com/vllm-project/vllm/pull/47770",),
+        kind="groups",
+        trigger="G = N of at least 2 and zeros that differ; any other shape is an error instead",
     ),
     Fault(
         "scales-and-zeros-transposed",
@@ -219,6 +222,8 @@ GROUPS = (
         "check which axis is which where both sizes are equal",
         _transposed(True, True),
         _SQUARE,
+        kind="groups",
+        trigger="G = N of at least 2, scales or zeros that differ; any other shape is an error instead",
     ),
     Fault(
         "scale-of-next-column",
@@ -226,6 +231,8 @@ GROUPS = (
         GARBAGE,
         "the column of the scale is that of the code",
         _next_column("scales"),
+        kind="groups",
+        trigger="two columns with different scales; hides in scales of one value",
     ),
     Fault(
         "zero-of-next-column",
@@ -233,48 +240,7 @@ GROUPS = (
         GARBAGE,
         "the column of the zero is that of the code",
         _next_column("zeros"),
-    ),
-)
-
-INDEX = (
-    Fault(
-        "g_idx-ignored",
-        "group = k // group_size in place of g_idx[k]",
-        "irrelevant, repeating text",
-        "with activation order a row's group is g_idx[k]",
-        _index_ignored(True, True),
-        _INDEX,
-    ),
-    Fault(
-        "g_idx-scale-only",
-        "scale by g_idx[k], zero by k // group_size",
-        DEGRADED,
-        "both by g_idx[k]",
-        _index_ignored(False, True),
-        _INDEX,
-    ),
-    Fault(
-        "g_idx-zero-only",
-        "zero by g_idx[k], scale by k // group_size",
-        DEGRADED,
-        "both by g_idx[k]",
-        _index_ignored(True, False),
-        _INDEX,
-    ),
-    Fault(
-        "group-count-floor-previous",
-        "K // group_size groups: the short last one uses the one before it",
-        "the last rows of a layer are off",
-        "the number of groups is ceil(K / group_size)",
-        _floor_count(True),
-        _FLOOR,
-    ),
-    Fault(
-        "group-count-floor-zero",
-        "K // group_size groups: the short last one is scaled by 0",
-        "the last rows of a layer vanish",
-        "the number of groups is ceil(K / group_size)",
-        _floor_count(False),
-        _FLOOR,
+        kind="zeros",
+        trigger="two columns with different zeros; hides in symmetric weights, whose zeros are all mid",
     ),
 )

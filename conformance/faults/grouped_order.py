@@ -51,6 +51,17 @@ def _interleaved(ctx: Context) -> np.ndarray | None:
     return None
 
 
+def _strided(ctx: Context) -> np.ndarray | None:
+    """Element i of a line from word i % W, slot i // W of its W words."""
+    slots = code_slots(ctx.weight)
+    if slots is None or isinstance(ctx.weight, AWQQuadsWeight) or slots.shape[1] < 2:
+        return None
+    lines = slots.swapaxes(1, 2).reshape(slots.shape[0], -1)
+    n_rows, n_cols = model_of(ctx).codes.shape
+    along_columns = isinstance(ctx.weight, AWQColsWeight)
+    return changed(ctx, codes=lines[:, :n_cols] if along_columns else lines[:, :n_rows].T)
+
+
 def _axis_swapped(ctx: Context) -> np.ndarray | None:
     """On a square weight the words, read as [K / 8, N] where they are [K, N / 8], and the reverse."""
     weight = ctx.weight
@@ -106,6 +117,8 @@ ORDER = (
         _ORDER_FIX,
         _column_order(LINEAR, True, True),
         _QUARK,
+        kind="order",
+        trigger="one word with different codes; columns 0 and 7 of each 8 are right; hides in constant words",
     ),
     Fault(
         "awq-order-not-inverted",
@@ -114,6 +127,8 @@ ORDER = (
         _ORDER_FIX,
         _column_order(COLUMN_OF_SLOT, True, True),
         _QUARK,
+        kind="order",
+        trigger="one word with different codes; columns 0 and 7 of each 8 are right; hides in constant words",
     ),
     Fault(
         "zeros-order-linear",
@@ -122,6 +137,8 @@ ORDER = (
         "zeros share the order of the codes",
         _column_order(LINEAR, False, True),
         ("https://github.com/pie-project/pie/pull/491",),
+        kind="order",
+        trigger="zeros that differ inside a word; hides in symmetric weights",
     ),
     Fault(
         "codes-order-linear",
@@ -130,6 +147,8 @@ ORDER = (
         _ORDER_FIX,
         _column_order(LINEAR, True, False),
         _QUARK,
+        kind="order",
+        trigger="one word with different codes; columns 0 and 7 of each 8 are right",
     ),
     Fault(
         "zeros-order-not-inverted",
@@ -138,6 +157,8 @@ ORDER = (
         "zeros share the order of the codes",
         _column_order(COLUMN_OF_SLOT, False, True),
         ("https://github.com/pie-project/pie/pull/491",),
+        kind="order",
+        trigger="zeros that differ inside a word; hides in symmetric weights",
     ),
 )
 
@@ -149,6 +170,21 @@ AWQ_ORDER_ON_PLAIN = (
         _ORDER_FIX,
         _interleaved,
         ("https://github.com/vllm-project/vllm/pull/48552",),
+        kind="order",
+        trigger="4 bit and a word with different codes or zeros; codes 0 and 7 of a word are right",
+    ),
+)
+
+STRIDED = (
+    Fault(
+        "codes-strided",
+        "code i of a line from word i % W, slot i // W, where the line has W words",
+        GARBAGE,
+        "a word holds neighbours along the packing axis",
+        _strided,
+        ("https://github.com/ModelCloud/GPTQModel/pull/3058",),
+        kind="order",
+        trigger="2, 4 or 8 bit, two words in a line with different codes; hides in a packer that strides too",
     ),
 )
 
@@ -160,6 +196,10 @@ AXIS = (
         "GPTQ packs along K, AWQ's GEMM layout along N",
         _axis_swapped,
         ("https://github.com/vllm-project/vllm/pull/48552",),
+        kind="order",
+        trigger=(
+            "K = N, a multiple of the codes in a word (2, 4 or 8 bit); any other shape is an error instead"
+        ),
     ),
 )
 
@@ -170,6 +210,8 @@ QUADS = (
         GARBAGE,
         "a row of words holds four outputs, 64 codes of each at a time",
         _outputs_not_interleaved,
+        kind="order",
+        trigger="rows of words with different codes: 4 outputs, K of 64; hides in constant words",
     ),
     Fault(
         "quads-neighbours-in-a-word",
@@ -177,5 +219,7 @@ QUADS = (
         GARBAGE,
         "slot i of word j holds k = j + 8 i of its 32",
         _neighbours_in_a_word,
+        kind="order",
+        trigger="one word with different codes; hides in constant words",
     ),
 )

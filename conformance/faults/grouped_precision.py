@@ -65,6 +65,15 @@ def _scale_through(dtype: torch.dtype) -> Decode:
     return decode
 
 
+def _flushed(ctx: Context) -> np.ndarray | None:
+    """Subnormal float16 scales read as 0."""
+    scales = model_of(ctx).scales
+    small = (np.abs(scales) < 2.0**-14) & (scales != 0)
+    if ctx.weight.scales.dtype != torch.float16 or not small.any():
+        return None
+    return changed(ctx, scales=np.where(small, np.copysign(0.0, scales), scales))
+
+
 def _two_roundings(ctx: Context) -> np.ndarray | None:
     """awq_quads without the fused multiply-add: the product is rounded to float16 first."""
     model = ctx.model
@@ -86,7 +95,17 @@ def _sum_twice(ctx: Context) -> np.ndarray | None:
 
 _FIRST = "subtract the integers, take the product in float32, round once at the store"
 _ZS = ("https://github.com/vllm-project/vllm/pull/55532",)
-_BF16 = ("https://github.com/ikawrakow/ik_llama.cpp/pull/2503",)
+_FP16 = ("https://github.com/casper-hansen/AutoAWQ/pull/740",)
+_FLUSHED = Fault(
+    "scale-subnormals-flushed",
+    "float16 scales below 2**-14 are read as 0",
+    "groups of tiny weights vanish",
+    "decode the subnormal numbers of float16 too: a plain load and cast does",
+    _flushed,
+    ("https://github.com/invergent-ai/surogate/issues/162",),
+    kind="precision",
+    trigger="a float16 scale below 6.1e-5; hides at ordinary scales and behind an absolute tolerance",
+)
 
 PRECISION = (
     Fault(
@@ -96,6 +115,11 @@ PRECISION = (
         _FIRST,
         _hoisted(None),
         _ZS,
+        kind="precision",
+        trigger=(
+            "scales of full mantissa and a code near a large zero (q = 15, z = 14); z * s above 65504 gives "
+            "NaN; hides in powers of two"
+        ),
     ),
     *(
         Fault(
@@ -105,6 +129,11 @@ PRECISION = (
             _FIRST,
             _hoisted(dtype),
             _ZS,
+            kind="precision",
+            trigger=(
+                f"scales of another dtype than {NAMES[dtype]} whose products with code and zero round in "
+                f"{NAMES[dtype]}; hides in powers of two"
+            ),
         )
         for dtype in (torch.float16, torch.bfloat16, torch.float32)
     ),
@@ -114,6 +143,8 @@ PRECISION = (
         DEGRADED,
         _FIRST,
         _product_narrowed(torch.bfloat16),
+        kind="precision",
+        trigger="fp16 or fp32 output and a product with more than 8 significant bits; hides in bf16 output",
     ),
     Fault(
         "scale-through-fp16",
@@ -121,7 +152,9 @@ PRECISION = (
         "inf or 0 for extreme scales, 2**-11 relative error",
         "keep the scales' own dtype",
         _scale_through(torch.float16),
-        _BF16,
+        _FP16,
+        kind="precision",
+        trigger="bf16 or fp32 scales that float16 cannot hold: above 65504, below 2**-24, or over 11 bits",
     ),
     Fault(
         "scale-through-bf16",
@@ -129,7 +162,10 @@ PRECISION = (
         DEGRADED,
         "keep the scales' own dtype",
         _scale_through(torch.bfloat16),
+        kind="precision",
+        trigger="fp16 or fp32 scales with more than 8 significant bits; hides in powers of two",
     ),
+    _FLUSHED,
 )
 
 QUADS = (
@@ -139,6 +175,11 @@ QUADS = (
         "an ULP here and there",
         "one rounding of the exact sum, as __hfma2 does",
         _two_roundings,
+        kind="precision",
+        trigger=(
+            "a product of code and scale with more than 11 bits; in fp32 output any sum that float16 does "
+            "not hold"
+        ),
     ),
     Fault(
         "quads-sum-rounded-twice",
@@ -146,6 +187,10 @@ QUADS = (
         "1 ULP where the float32 sum is a tie of the output dtype",
         "round the float32 sum to odd first",
         _sum_twice,
+        kind="precision",
+        trigger=(
+            "fp16 or bf16 output and a sum that rounds to a tie in float32: far apart code * scale and zero"
+        ),
     ),
     Fault(
         "product-through-bf16",
@@ -153,6 +198,8 @@ QUADS = (
         DEGRADED,
         _FIRST,
         _product_narrowed(torch.bfloat16),
+        kind="precision",
+        trigger="fp16 or fp32 output and a product with more than 8 significant bits; hides in bf16 output",
     ),
     Fault(
         "scale-through-bf16",
@@ -160,5 +207,8 @@ QUADS = (
         DEGRADED,
         "keep the scales' own dtype",
         _scale_through(torch.bfloat16),
+        kind="precision",
+        trigger="fp16 or fp32 scales with more than 8 significant bits; hides in powers of two",
     ),
+    _FLUSHED,
 )

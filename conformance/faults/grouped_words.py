@@ -15,6 +15,8 @@ from conformance.faults._grouped import (
     relocated,
     streams,
 )
+from kernels.awq_cols import AWQColsWeight
+from oracles.spec.awq import COLUMN_OF_SLOT, AWQModel
 from oracles.spec.gptq import GPTQModel, decode_zeros
 
 
@@ -50,6 +52,37 @@ def _twos_complement(ctx: Context) -> np.ndarray | None:
     codes = model_of(ctx).codes
     bits = getattr(ctx.weight, "bits", 4)
     return changed(ctx, codes=np.where(codes >= 2 ** (bits - 1), codes - 2**bits, codes))
+
+
+def _saturated(change: Callable[[np.ndarray, int], np.ndarray]) -> Decode:
+    """``change(codes, 2**(bits - 1))``."""
+    return lambda ctx: changed(
+        ctx, codes=change(model_of(ctx).codes, 2 ** (getattr(ctx.weight, "bits", 4) - 1))
+    )
+
+
+def _borrowed(ctx: Context) -> np.ndarray | None:
+    """code - zero of four codes at once: even and odd slots of a word are spread to the bytes of two
+    others, and one 32-bit subtraction lets a negative byte borrow from the next."""
+    model = ctx.model
+    if isinstance(model, GPTQModel) and model.bits == 4:
+        zero_group = model.zero_group
+    elif isinstance(model, AWQModel):
+        zero_group = model.group
+    else:
+        return None
+    difference = model.codes - model.zeros[zero_group]
+    along_columns = isinstance(ctx.weight, AWQColsWeight)
+    lines = difference if along_columns else difference.T
+    slots = np.array(COLUMN_OF_SLOT if along_columns else range(8))
+    padded = np.pad(lines, ((0, 0), (0, -lines.shape[1] % 8))).reshape(lines.shape[0], -1, 8)[..., slots]
+    borrow = np.zeros_like(padded)
+    for slot in range(2, 8):
+        borrow[..., slot] = padded[..., slot - 2] - borrow[..., slot - 2] < 0
+    if not borrow.any():
+        return None
+    back = borrow[..., np.argsort(slots)].reshape(lines.shape[0], -1)[:, : lines.shape[1]]
+    return changed(ctx, codes=model.codes - (back if along_columns else back.T))
 
 
 def _straddle(kept: Callable[[np.ndarray, int], np.ndarray], codes: bool, zeros: bool) -> Decode:
@@ -104,6 +137,8 @@ PLAIN = (
         "the first code is in the lowest bits",
         _reversed(True, True),
         ("https://github.com/triton-lang/triton/pull/5197",),
+        kind="order",
+        trigger="a word with different codes or zeros; hides in palindromes and constant words",
     ),
     Fault(
         "slots-reversed-codes-only",
@@ -111,6 +146,8 @@ PLAIN = (
         GARBAGE,
         "the first code is in the lowest bits",
         _reversed(True, False),
+        kind="order",
+        trigger="a word with different codes; hides in palindromes and constant words",
     ),
     Fault(
         "sign-extend-top",
@@ -119,6 +156,11 @@ PLAIN = (
         _MASK_FIX,
         _signed_top(True, False),
         _SHIFT,
+        kind="bits",
+        trigger=(
+            "a code with its high bit set in the last slot of a word; hides where bit 31 is never set "
+            "(randint(0, 2**31 - 1))"
+        ),
     ),
     Fault(
         "sign-extend-top-zeros",
@@ -127,6 +169,11 @@ PLAIN = (
         _MASK_FIX,
         _signed_top(False, True),
         _SHIFT,
+        kind="bits",
+        trigger=(
+            "a zero with its high bit set in the last slot of a word, as it is used; hides where bit 31 is "
+            "never set, and behind the mask of v1 zeros"
+        ),
     ),
     Fault(
         "codes-twos-complement",
@@ -134,7 +181,45 @@ PLAIN = (
         GARBAGE,
         "codes are unsigned",
         _twos_complement,
-        ("https://github.com/vllm-project/vllm/pull/46136",),
+        (
+            "https://github.com/vllm-project/vllm/pull/46136",
+            "https://github.com/1bit-MONSTER/1bit-MONSTER/pull/572",
+            "https://github.com/ROCm/hip-ep/pull/178",
+        ),
+        kind="bits",
+        trigger="a code of 2**(bits - 1) or more",
+    ),
+    Fault(
+        "codes-saturate-signed",
+        "code = min(code, 2**(bits - 1) - 1): unsigned codes clamped to the signed range",
+        "the upper half of each group collapses to one value",
+        "codes run from 0 to 2**bits - 1",
+        _saturated(lambda codes, mid: np.minimum(codes, mid - 1)),
+        ("https://github.com/intel/auto-round/pull/2273",),
+        kind="bits",
+        trigger="a code of 2**(bits - 1) or more; hides where the top codes are never drawn",
+    ),
+    Fault(
+        "codes-plus-mid-saturate",
+        "code = min(code + 2**(bits - 1), 2**bits - 1): the offset of signed codes on unsigned ones",
+        GARBAGE,
+        "codes are unsigned already",
+        _saturated(lambda codes, mid: np.minimum(codes + mid, 2 * mid - 1)),
+        ("https://github.com/vllm-project/vllm/pull/41813",),
+        kind="bits",
+        trigger="any code below 2**bits - 1; hides in weights of the largest code alone",
+    ),
+    Fault(
+        "difference-borrows",
+        "code - zero of four codes in bytes by one 32-bit subtraction: a negative byte borrows from the next",
+        "codes above a negative neighbour are off by one step",
+        "subtract in each lane by itself, or keep a guard bit between lanes",
+        _borrowed,
+        ("https://github.com/gittensor-ai-lab/sparkinfer/pull/761",),
+        kind="bits",
+        trigger=(
+            "4 bit, a code below its zero in slot 0 to 5 of a word; hides where no code is below its zero"
+        ),
     ),
 )
 
@@ -146,6 +231,8 @@ THREE_BITS = (
         _STRADDLE_FIX,
         _straddle(_carry_dropped, True, False),
         _THREE,
+        kind="bits",
+        trigger="3 bit, code 10 above 3 or code 21 above 1 of each 32; hides in small codes",
     ),
     Fault(
         "straddle-3bit-signed",
@@ -154,6 +241,11 @@ THREE_BITS = (
         _STRADDLE_FIX,
         _straddle(_carry_signed, True, False),
         _THREE,
+        kind="bits",
+        trigger=(
+            "3 bit, bit 31 of a word set and a bit of code 10 or 21 in the next word clear; hides where bit "
+            "31 is never set"
+        ),
     ),
     Fault(
         "straddle-3bit-dropped-zeros",
@@ -162,6 +254,8 @@ THREE_BITS = (
         _STRADDLE_FIX,
         _straddle(_carry_dropped, False, True),
         _THREE,
+        kind="bits",
+        trigger="3 bit, stored zero 10 above 3 or 21 above 1 of each 32 columns",
     ),
     Fault(
         "straddle-3bit-signed-zeros",
@@ -170,6 +264,8 @@ THREE_BITS = (
         _STRADDLE_FIX,
         _straddle(_carry_signed, False, True),
         _THREE,
+        kind="bits",
+        trigger="3 bit, bit 31 of a word of zeros set and a bit of zero 10 or 21 in the next word clear",
     ),
     Fault(
         "ten-per-word-3bit",
@@ -177,6 +273,11 @@ THREE_BITS = (
         GARBAGE,
         "32 fields fill 3 words; other formats leave 2 bits of a word unused",
         _ten_per_word,
-        ("https://github.com/ModelCloud/GPTQModel/pull/2984",),
+        (
+            "https://github.com/ModelCloud/GPTQModel/pull/2984",
+            "https://github.com/vllm-project/compressed-tensors/pull/715",
+        ),
+        kind="order",
+        trigger="3 bit; right for the first 10 codes of a column and the first 10 zeros of a row only",
     ),
 )

@@ -1,4 +1,4 @@
-"""Wrong decoders of zeros: conventions, signs, what is subtracted from what."""
+"""Wrong decoders of stored zeros: conventions, signs, padding, repacking."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from conformance.faults import Context, Fault
-from conformance.faults._grouped import DEGRADED, GARBAGE, Decode, changed, model_of, oriented, with_zeros
-from oracles.spec.awq import AWQModel, ScaledZeroModel
+from conformance.faults._grouped import GARBAGE, Decode, model_of, with_zeros, zero_slots
+from kernels.awq_rows import AWQRowsWeight
+from oracles.spec.awq import ScaledZeroModel
 from oracles.spec.gptq import GPTQModel, decode_zeros
-from oracles.spec.rounding import round_to
 
 
 def _read_as(convention: str, *instead_of: str) -> Decode:
@@ -36,6 +36,31 @@ def _carried(ctx: Context) -> np.ndarray | None:
     return with_zeros(ctx, fields.reshape(words.shape[0], -1)[:, : model.stored.shape[1]])
 
 
+def _flat(ctx: Context) -> np.ndarray | None:
+    """Zeros without the padding that fills the last word of each line."""
+    weight, slots = ctx.weight, zero_slots(ctx.weight)
+    if slots is None:
+        return None
+    n_groups, n_cols = model_of(ctx).zeros.shape
+    flat = slots.reshape(-1)[: n_groups * n_cols]
+    if isinstance(weight, AWQRowsWeight):
+        return with_zeros(ctx, flat.reshape(n_cols, n_groups).T)
+    return with_zeros(ctx, decode_zeros(flat.reshape(n_groups, n_cols), weight.bits, weight.zeros))
+
+
+def _smeared(ctx: Context) -> np.ndarray | None:
+    """A zero of 0 is packed as -1, which fills the rest of its word: 0 again when 1 is added and masked."""
+    bits = getattr(ctx.weight, "bits", 4)
+    if bits == 3 or getattr(ctx.weight, "zeros", "") == "v1-nowrap":
+        return None
+    zeros = model_of(ctx).zeros
+    n_groups, n_cols = zeros.shape
+    padded = np.pad(zeros, ((0, 0), (0, -n_cols % (32 // bits))), constant_values=1)
+    words = padded.reshape(n_groups, -1, 32 // bits)
+    filled = np.logical_or.accumulate(words == 0, axis=-1)
+    return with_zeros(ctx, np.where(filled, 0, words).reshape(n_groups, -1)[:, :n_cols])
+
+
 def _of_zeros(change: Callable[[np.ndarray, int], np.ndarray]) -> Decode:
     """``change(zeros, maxq)``."""
 
@@ -47,54 +72,14 @@ def _of_zeros(change: Callable[[np.ndarray, int], np.ndarray]) -> Decode:
     return decode
 
 
-def _product(change: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> Decode:
-    """``change(code, zero, scale)``, each spread to [K, N], rounded as the right product is."""
-
-    def decode(ctx: Context) -> np.ndarray | None:
-        model = ctx.model
-        if isinstance(model, GPTQModel):
-            zeros, single = model.zeros[model.zero_group], model.single
-        elif isinstance(model, AWQModel):
-            zeros, single = model.zeros[model.group], model.scales.dtype == np.float32
-        else:
-            return None
-        with np.errstate(all="ignore"):
-            values = change(model.codes, zeros, model.scales[model.group].astype(np.float64))
-            values = values.astype(np.float32 if single else np.float64)
-        return _bits(ctx, values)
-
-    return decode
-
-
-def _bits(ctx: Context, values: np.ndarray) -> np.ndarray:
-    """Output bits of values [K, N]."""
-    return round_to(np.ascontiguousarray(oriented(ctx, values)), ctx.dtype)
-
-
-def _scaled_zero(change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Decode:
-    """awq_quads with other scaled zeros: ``change(scaled_zeros, scales)``."""
-
-    def decode(ctx: Context) -> np.ndarray | None:
-        model = ctx.model
-        if not isinstance(model, ScaledZeroModel):
-            return None
-        with np.errstate(all="ignore"):
-            return changed(ctx, scaled_zeros=change(model.scaled_zeros, model.scales))
-
-    return decode
-
-
-def _integer_again(scaled: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """As if the integer zero were stored: scaled zero = -zero * scale, unrounded."""
-    ratio = np.divide(-scaled, scales, out=np.zeros_like(scales), where=(scales != 0) & np.isfinite(scaled))
-    return np.where(np.isfinite(scaled) & np.isfinite(scales), -np.rint(ratio) * scales, scaled)
-
-
 _V = "stored zeros are a convention of the file: v1 adds 1 and wraps, v1-nowrap adds 1, v2 adds nothing"
 _ONE_STEP = "every weight is off by one step; the model emits one token again and again"
 _V2 = ("https://github.com/vllm-project/vllm/pull/38966", "https://github.com/vllm-project/vllm/pull/26092")
 _WRAP = ("https://github.com/AutoGPTQ/AutoGPTQ/pull/484",)
-_EXLLAMA = ("https://github.com/ModelCloud/GPTQModel/issues/2350",)
+_EXLLAMA = (
+    "https://github.com/ModelCloud/GPTQModel/issues/2350",
+    "https://github.com/ModelCloud/GPTQModel/pull/2352",
+)
 
 CONVENTIONS = (
     Fault(
@@ -104,6 +89,11 @@ CONVENTIONS = (
         _V,
         _read_as("v2", "v1", "v1-nowrap"),
         _V2,
+        kind="zeros",
+        trigger=(
+            "any v1 or v1-nowrap file; no value alone shows it, but stored zeros of 7 in a symmetric 4-bit "
+            "file are a hint"
+        ),
     ),
     Fault(
         "zero-plus-one-extra",
@@ -112,6 +102,10 @@ CONVENTIONS = (
         _V,
         _read_as("v1", "v2"),
         _V2,
+        kind="zeros",
+        trigger=(
+            "any v2 file; no value alone shows it, but stored zeros of 8 in a symmetric 4-bit file are a hint"
+        ),
     ),
     Fault(
         "zero-plus-one-extra-unmasked",
@@ -120,6 +114,8 @@ CONVENTIONS = (
         _V,
         _read_as("v1-nowrap", "v2"),
         _V2,
+        kind="zeros",
+        trigger="any v2 file; differs from zero-plus-one-extra on a stored maxq alone",
     ),
     Fault(
         "zero-wrap-unmasked",
@@ -128,6 +124,8 @@ CONVENTIONS = (
         _V,
         _read_as("v1-nowrap", "v1"),
         _WRAP,
+        kind="zeros",
+        trigger="a v1 file with a stored maxq (true zero 0); hides in symmetric weights",
     ),
     Fault(
         "zero-wrap-masked",
@@ -136,6 +134,8 @@ CONVENTIONS = (
         _V,
         _read_as("v1", "v1-nowrap"),
         _WRAP,
+        kind="zeros",
+        trigger="a v1-nowrap file with a stored maxq (true zero maxq + 1); hides in symmetric weights",
     ),
     Fault(
         "zero-word-carry",
@@ -144,6 +144,11 @@ CONVENTIONS = (
         "add 1 to each field and mask it",
         _carried,
         ("https://github.com/ModelCloud/GPTQModel/pull/2763",),
+        kind="zeros",
+        trigger=(
+            "2, 4 or 8 bit, a v1 file with a stored maxq below the last slot of a word, or a v1-nowrap one "
+            "with any; hides in symmetric weights"
+        ),
     ),
 )
 
@@ -155,6 +160,8 @@ AWQ_OFFSET = (
         "AWQ zeros have no offset",
         _of_zeros(lambda z, top: (z - 1) & top),
         _EXLLAMA,
+        kind="zeros",
+        trigger="any weight; a zero of 0 and one above 0 tell it from its clamped twin",
     ),
     Fault(
         "zero-minus-one-clamped",
@@ -163,6 +170,8 @@ AWQ_OFFSET = (
         "AWQ zeros have no offset",
         _of_zeros(lambda z, top: np.maximum(z - 1, 0)),
         ("https://github.com/ModelCloud/GPTQModel/pull/2351",),
+        kind="zeros",
+        trigger="a zero above 0; right where it is 0",
     ),
     Fault(
         "zero-plus-one",
@@ -171,6 +180,8 @@ AWQ_OFFSET = (
         "AWQ zeros have no offset",
         _of_zeros(lambda z, top: z + 1),
         ("https://github.com/vllm-project/vllm/pull/48810",),
+        kind="zeros",
+        trigger="any weight; a zero of 15 tells it from its masked twin",
     ),
     Fault(
         "zero-plus-one-masked",
@@ -179,6 +190,8 @@ AWQ_OFFSET = (
         "AWQ zeros have no offset",
         _of_zeros(lambda z, top: (z + 1) & top),
         ("https://github.com/vllm-project/vllm/pull/48810",),
+        kind="zeros",
+        trigger="any weight; a zero of 15 tells it from its unmasked twin",
     ),
 )
 
@@ -190,6 +203,8 @@ INTEGER = (
         "0 is a zero like any other",
         _of_zeros(lambda z, top: np.maximum(z, 1)),
         ("https://github.com/huggingface/text-generation-inference/pull/2120",),
+        kind="zeros",
+        trigger="a zero of 0; hides in symmetric weights",
     ),
     Fault(
         "zero-always-mid",
@@ -197,7 +212,9 @@ INTEGER = (
         GARBAGE,
         "read the stored zeros",
         _of_zeros(lambda z, top: np.full_like(z, (top + 1) // 2)),
-        ("https://github.com/vllm-project/vllm/pull/45656",),
+        ("https://github.com/vllm-project/compressed-tensors/pull/225",),
+        kind="zeros",
+        trigger="a zero other than 2**(bits - 1), such as all zeros 0; hides in symmetric weights",
     ),
     Fault(
         "zero-ignored",
@@ -205,6 +222,8 @@ INTEGER = (
         GARBAGE,
         "subtract the zero",
         _of_zeros(lambda z, top: np.zeros_like(z)),
+        kind="zeros",
+        trigger="a zero other than 0",
     ),
     Fault(
         "zero-signed",
@@ -212,64 +231,38 @@ INTEGER = (
         GARBAGE,
         "zeros are unsigned",
         _of_zeros(lambda z, top: np.where(z > top // 2, z - top - 1, z)),
-    ),
-    Fault(
-        "zero-added",
-        "value = (code + zero) * scale",
-        GARBAGE,
-        "the zero is subtracted",
-        _product(lambda q, z, s: (q + z) * s),
-    ),
-    Fault(
-        "difference-negated",
-        "value = (zero - code) * scale",
-        GARBAGE,
-        "code - zero",
-        _product(lambda q, z, s: (z - q) * s),
-    ),
-    Fault(
-        "zero-not-scaled",
-        "value = code * scale - zero",
-        GARBAGE,
-        "subtract the integers, then scale",
-        _product(lambda q, z, s: q * s - z),
-    ),
-    Fault(
-        "scale-ignored",
-        "value = code - zero",
-        GARBAGE,
-        "multiply by the scale",
-        _product(lambda q, z, s: (q - z) * np.ones_like(s)),
+        kind="zeros",
+        trigger="a zero of 2**(bits - 1) or more",
     ),
 )
 
-SCALED = (
+PADDED = (
     Fault(
-        "scaled-zero-subtracted",
-        "value = code * scale - scaled zero",
-        GARBAGE,
-        "AutoAWQ stores minus zero times scale: it is added",
-        _scaled_zero(lambda zero, scale: -zero),
+        "zeros-flat",
+        "zeros read as one run of fields, without the padding at the end of each line of words",
+        "zeros of the first line are right, the others drift by the padding",
+        "a line of zeros begins in a word of its own",
+        _flat,
+        ("https://github.com/microsoft/onnxruntime/pull/24546",),
+        kind="zeros",
+        trigger=(
+            "two lines of zeros that do not fill their words (N or G of 9 at 4 bit) and zeros that differ"
+        ),
     ),
+)
+
+REPACKED = (
     Fault(
-        "scaled-zero-ignored",
-        "value = code * scale",
-        GARBAGE,
-        "add the scaled zero",
-        _scaled_zero(lambda zero, scale: np.zeros_like(zero)),
-    ),
-    Fault(
-        "scaled-zero-as-integer",
-        "value = (code - zero) * scale with zero = round(-scaled zero / scale)",
-        "an ULP of the zero's product here and there",
-        "the scaled zero was rounded when it was stored; use it as it is",
-        _scaled_zero(_integer_again),
-    ),
-    Fault(
-        "scaled-zero-not-scaled",
-        "value = (code + scaled zero) * scale",
-        DEGRADED,
-        "the scaled zero has its scale already",
-        _scaled_zero(lambda zero, scale: zero * scale),
+        "zero-repack-smear",
+        "zeros are written again as zero - 1 without a mask: -1 sets all higher fields of its word",
+        "columns to the right of a zero of 0 are off by their zero",
+        "mask each field before the shift: (zero - 1) & maxq",
+        _smeared,
+        (
+            "https://github.com/AutoGPTQ/AutoGPTQ/pull/325",
+            "https://github.com/AutoGPTQ/AutoGPTQ/pull/640",
+        ),
+        kind="zeros",
+        trigger="a zero of 0 left of another zero in its word (not 3 bit); hides in symmetric weights",
     ),
 )

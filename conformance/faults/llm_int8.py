@@ -92,6 +92,11 @@ FAULTS = (
         "1 ULP in a fifth of the elements; invisible in a model",
         "multiply left to right, as upstream does",
         _prescaled,
+        kind="precision",
+        trigger=(
+            "fp32 output and any row whose absmax / 127 rounds: about one element in five; hides behind any "
+            "tolerance"
+        ),
     ),
     Fault(
         "divided-by-127",
@@ -99,6 +104,11 @@ FAULTS = (
         "1 ULP here and there; invisible in a model",
         "multiply by the float32 nearest 1/127",
         _divided,
+        kind="precision",
+        trigger=(
+            "fp32 output and a product whose quotient rounds the other way; hides in fp16 and bf16 but for "
+            "ties"
+        ),
     ),
     Fault(
         "no-127",
@@ -106,6 +116,8 @@ FAULTS = (
         "weights 127 times too large",
         "absmax is the row's largest magnitude, not a scale",
         _no_127,
+        kind="scales",
+        trigger="any code other than 0",
     ),
     Fault(
         "divided-by-128",
@@ -113,6 +125,8 @@ FAULTS = (
         "all weights 0.8 % too small",
         "codes run from -127 to 127",
         _by_128,
+        kind="scales",
+        trigger="any code other than 0; hides behind rtol 1e-2",
     ),
     Fault(
         "row-plus-one",
@@ -120,6 +134,8 @@ FAULTS = (
         "fluent but degraded text",
         "one absmax a row, indexed by the row",
         _rows(1),
+        kind="groups",
+        trigger="two rows with different absmax; the last row keeps its own; hides in equal absmax",
     ),
     Fault(
         "row-minus-one",
@@ -127,6 +143,8 @@ FAULTS = (
         "fluent but degraded text",
         "one absmax a row, indexed by the row",
         _rows(-1),
+        kind="groups",
+        trigger="two rows with different absmax; the first row keeps its own; hides in equal absmax",
     ),
     Fault(
         "scale-by-column",
@@ -134,6 +152,11 @@ FAULTS = (
         "garbage in square layers only",
         "absmax belongs to rows (output channels)",
         _columns,
+        ("https://github.com/apple/coreai-torch/pull/24",),
+        kind="groups",
+        trigger=(
+            "as many rows as columns, at least 2, and absmax that differ; any other shape is an error instead"
+        ),
     ),
     Fault(
         "unsigned-codes",
@@ -141,6 +164,8 @@ FAULTS = (
         "every negative weight is off by 256 steps: garbage",
         "load int8, or sign-extend",
         _unsigned,
+        kind="bits",
+        trigger="one negative code",
     ),
     Fault(
         "clamped-to-127",
@@ -148,5 +173,7 @@ FAULTS = (
         "none for weights of the usual quantizer, which never gives -128",
         "decode all 256 codes",
         _clamped,
+        kind="bits",
+        trigger="the code -128, which the usual quantizer never writes",
     ),
 )

@@ -48,7 +48,15 @@ FAULTS = (
         "a bias toward zero of half a bf16 ULP: slightly degraded text, invisible at rtol 1e-2",
         "round to nearest, ties to even, at the store (a plain cast does)",
         _truncate,
-        ("https://github.com/triton-lang/triton/issues/11217",),
+        (
+            "https://github.com/triton-lang/triton/issues/11217",
+            "https://github.com/Atomic-Germ/OpenFlowLM-Next/pull/24",
+        ),
+        kind="precision",
+        trigger=(
+            "bf16 output and a value whose lower 16 bits of float32 are above half an ULP; hides behind "
+            "rtol 1e-2"
+        ),
     ),
     Fault(
         "bf16-half-away",
@@ -56,6 +64,11 @@ FAULTS = (
         "1 ULP on exact ties only; invisible in a model",
         "round ties to even",
         _half_away,
+        kind="precision",
+        trigger=(
+            "bf16 output and an exact tie with an even upper half: scale patterns `ties`; hides in random "
+            "values"
+        ),
     ),
     Fault(
         "through-fp16",
@@ -64,6 +77,11 @@ FAULTS = (
         "keep the product in float32 until the one rounding at the store",
         _through_fp16,
         ("https://github.com/casper-hansen/AutoAWQ/pull/740",),
+        kind="precision",
+        trigger=(
+            "bf16 or fp32 output with a value that float16 cannot hold: above 65504, subnormal, or over 11 "
+            "bits"
+        ),
     ),
     Fault(
         "fp16-saturate",
@@ -71,5 +89,7 @@ FAULTS = (
         "differs from upstream only on overflow",
         "make saturation an option, off by default",
         _saturate,
+        kind="precision",
+        trigger="fp16 output with a product of 65520 or more, or an infinite scale; hides at ordinary scales",
     ),
 )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from conformance.axes import Labels, in_order
 from conformance.case import Case
 from conformance.dims import Choice, Dim, Patterned, Shape
 from conformance.faults import blockwise, rounding
@@ -56,6 +57,8 @@ class Storage(Choice):
 
 
 # Around the edges of a tile of 16 lanes (words or bytes), of a word and of a block.
+# More than two second-level blocks of 256, in rows that are no whole number of blocks.
+LARGE = ("shape=3x5500,blocksize=32,absmax=nested", "shape=300x65,blocksize=64")
 TILE_CASES = (
     "shape=1x127",
     "shape=1x128",
@@ -65,6 +68,8 @@ TILE_CASES = (
     "shape=1x1031",
     "shape=1x8200,blocksize=32,absmax=nested",
     "shape=3x300,blocksize=4096",
+    # Ties of the output's rounding, which draws of a whole run may miss.
+    "scales=ties(0)",
 )
 REAL_VARIANTS = ({"absmax": "plain"}, {"absmax": "nested"})
 
@@ -234,6 +239,12 @@ def locate(weight: BlockwiseWeight, index: tuple[int, ...]) -> str:
     return f"block {block}{last}, {place}, code {int(model.codes[flat])}, absmax {model.absmax[block]:.6g}"
 
 
+def axes(weight: BlockwiseWeight) -> Labels:
+    """Block, and the place in a 32-bit word of codes."""
+    block = np.arange(weight.numel, dtype=np.int64).reshape(weight.shape) // weight.blocksize
+    return in_order(weight.output_shape, 32 // weight.bits, block=block)
+
+
 def four_bit_format(
     name: str,
     summary: str,
@@ -255,11 +266,13 @@ def four_bit_format(
         pack=pack,
         pack_real=pack_real,
         locate=locate,
+        axes=axes,
         tiles={"case": {"lanes": 16384}, "small": {"lanes": 16}, "default": {}},
         faults=blockwise.FAULTS + rounding.FAULTS,
         real_variants=REAL_VARIANTS,
         pack_dims=(PACK_SCALES, PACK_CODEBOOK),
         tile_cases=TILE_CASES,
+        large=LARGE,
         zero_size=("shape=0x64", "shape=3x0", "shape=0"),
         nonfinite=(
             "shape=3x65,scales=inf(1)",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from conformance.patterns import (
     word_bytes,
 )
 from conformance.randomness import raw_bytes, raw_ints
+from conformance.steps import NEAR, distance, near_sizes, smaller_sizes
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -36,6 +37,7 @@ class Size(Dim):
 
     sizes: Callable[[Mapping[str, Any]], tuple[int, ...]]
     minimum: int = 0
+    is_size: ClassVar[bool] = True
 
     def parse(self, text: str) -> int:
         number = text.removeprefix("-") if self.minimum < 0 else text
@@ -48,6 +50,26 @@ class Size(Dim):
 
         return st.sampled_from(self.sizes(drawn))
 
+    def _drawn(self, case: Mapping[str, Any]) -> tuple[int, ...]:
+        return tuple(size for size in self.sizes(case) if size >= max(1, self.minimum))
+
+    def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+        """Sizes around it and those that are drawn with the other dimensions; and the marker -1."""
+        if value < 0:
+            yield from ((NEAR, size) for size in dict.fromkeys((self.default, *self._drawn(case))))
+            return
+        if self.minimum < 0:
+            yield NEAR, self.minimum
+        for size in near_sizes(value, max(1, self.minimum), (self.default, *self._drawn(case))):
+            yield distance(value, size), size
+
+    def simpler(self, value: Any, case: Mapping[str, Any]) -> Iterator[Any]:
+        """The marker -1, then smaller sizes."""
+        if value >= 0:
+            if self.minimum < 0:
+                yield self.minimum
+            yield from smaller_sizes(value, max(1, self.minimum))
+
 
 @dataclasses.dataclass(frozen=True)
 class Dependent(Choice):
@@ -59,6 +81,10 @@ class Dependent(Choice):
         from hypothesis import strategies as st
 
         return st.sampled_from(self.narrow(drawn))
+
+    def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+        allowed = self.narrow(case)
+        return ((far, choice) for far, choice in super().neighbours(value, case) if choice in allowed)
 
 
 def pack_fields(fields: np.ndarray, bits: int, n_words: int, junk: str) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from conformance.axes import Labels, by_group
 from conformance.case import Case
 from conformance.faults import grouped, rounding
 from conformance.formats import _grouped
@@ -183,6 +184,28 @@ def _locate_quads(weight: AWQQuadsWeight, index: tuple[int, ...]) -> str:
     )
 
 
+def _axes_cols(weight: AWQColsWeight) -> Labels:
+    n_rows, n_cols = weight.output_shape
+    k, n = np.arange(n_rows, dtype=np.int64), np.arange(n_cols, dtype=np.int64)
+    slot = np.argsort(SLOTS)[n % 8]
+    return by_group(k // weight.group_rows, slot, k[:, None] * (n_cols // 8) + n // 8)
+
+
+def _axes_rows(weight: AWQRowsWeight) -> Labels:
+    n_outputs, n_rows = weight.output_shape
+    k, n = np.arange(n_rows, dtype=np.int64), np.arange(n_outputs, dtype=np.int64)
+    word = (k // 8)[:, None] + n * (n_rows // 8)
+    return by_group(k // weight.group_rows, (k % 8)[:, None], word, outputs_first=True)
+
+
+def _axes_quads(weight: AWQQuadsWeight) -> Labels:
+    n_outputs, n_rows = weight.output_shape
+    k, n = np.arange(n_rows, dtype=np.int64), np.arange(n_outputs, dtype=np.int64)
+    inside = k % 64
+    word = (k // 64 * 64 + inside // 32 * 8 + inside % 8)[:, None] + n % 4 * 16 + n // 4 * n_rows
+    return by_group(k // weight.group_rows, (inside % 32 // 8)[:, None], word, outputs_first=True)
+
+
 REAL = tuple(
     {"g": size, "zp": Pattern(zeros, None if zeros == "mid" else 0), "tile": "default"}
     for size, zeros in ((128, "random"), (64, "mid"), (32, "random"))
@@ -203,12 +226,14 @@ FORMATS = (
         pack=_pack,
         pack_real=_pack_real,
         locate=_locate_cols,
+        axes=_axes_cols,
         tiles={"case": {"rows": 8, "words": 32}, "small": {"rows": 2, "words": 2}, "default": {}},
         faults=grouped.AWQ_COLS + rounding.FAULTS,
         real_variants=REAL,
         real_step=REAL_STEP,
         pack_dims=COLS_PACK,
         # The last one has as many groups as columns: transposed tables fit.
+        large=("g=40,K=440,N=24", "g=64,K=448,N=8,sdtype=bf16"),
         tile_cases=("K=5,N=24,g=-1", "K=9,N=16,g=3", "K=6,N=40,g=2", "K=16,N=24,g=8", "K=16,N=8,g=2"),
         zero_size=("K=0", "N=0", "K=0,g=-1"),
         nonfinite=(
@@ -230,11 +255,13 @@ FORMATS = (
         pack=_pack,
         pack_real=_pack_real,
         locate=_locate_rows,
+        axes=_axes_rows,
         tiles={"case": {"rows": 8, "words": 64}, "small": {"rows": 2, "words": 2}, "default": {}},
         faults=grouped.AWQ_ROWS + rounding.FAULTS,
         real_variants=REAL,
         real_step=REAL_STEP,
         pack_dims=ROWS_PACK,
+        large=("g=32,K=448,N=8",),
         tile_cases=("K=32,N=3,g=16", "K=48,N=5,g=16", "K=136,N=2,g=-1", "K=264,N=1,g=132", "K=64,N=8"),
         zero_size=("K=0", "N=0", "K=0,g=-1"),
         nonfinite=(
@@ -256,11 +283,13 @@ FORMATS = (
         pack=_pack,
         pack_real=_pack_real,
         locate=_locate_quads,
+        axes=_axes_quads,
         tiles={"case": {"rows": 8, "eighths": 64}, "small": {"rows": 2, "eighths": 2}, "default": {}},
         faults=grouped.QUADS + rounding.FAULTS,
         real_variants=REAL,
         real_step=REAL_STEP,
         pack_dims=QUADS_PACK,
+        large=("g=32,K=448,N=8",),
         tile_cases=(
             "K=64,N=4,g=16",
             "K=128,N=12",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from conformance.axes import Labels, by_group
 from conformance.case import Case
 from conformance.faults import grouped, rounding
 from conformance.formats import _grouped
@@ -166,6 +167,15 @@ def _locate(weight: GPTQWeight, index: tuple[int, ...]) -> str:
     )
 
 
+def _axes(weight: GPTQWeight) -> Labels:
+    n_rows, n_cols = weight.output_shape
+    k = np.arange(n_rows, dtype=np.int64)
+    group = k // weight.group_rows if weight.g_idx is None else weight.g_idx.cpu().numpy()
+    run = codes_of_words(weight.bits)
+    word = (k // run)[:, None] * n_cols + np.arange(n_cols)
+    return by_group(group, (k % run)[:, None], word)
+
+
 def _facts(weight: GPTQWeight) -> dict[str, Any]:
     """``maxq_stored``: some stored zero is maxq. ``maxq_carries``: one that is not in the last
     field of its word or row, so that a word-wise addition changes the next one."""
@@ -199,6 +209,7 @@ FORMATS = (
         pack=_pack,
         pack_real=_pack_real,
         locate=_locate,
+        axes=_axes,
         facts=_facts,
         tiles={
             "case": {"packed_rows": 2, "cols": 256},
@@ -228,6 +239,7 @@ FORMATS = (
             "bits=8,g=-1,K=9,N=31",
             "bits=2,g=16,K=33,N=16,act=perm(1)",
         ),
+        large=("g=40,K=424,N=24,zeros=v2", "g=64,K=448,N=32,act=perm(2)"),
         zero_size=("K=0", "N=0", "K=0,act=perm(1)", "K=0,g=-1,bits=3", "N=0,bits=8,zeros=v2"),
         nonfinite=(
             "K=33,N=17,scales=inf(1)",

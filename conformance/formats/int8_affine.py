@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from conformance.axes import Labels, in_order
 from conformance.case import Case
 from conformance.dims import Choice, Patterned, Shape
 from conformance.faults import int8_affine as faults
@@ -29,7 +30,7 @@ from kernels import int8_affine
 from kernels.int8_affine import Granularity, Int8AffineWeight
 from oracles.base import Oracle
 from oracles.compressed_tensors_int8 import COMPRESSED_TENSORS
-from oracles.spec.int8_affine import unpack
+from oracles.spec.int8_affine import places, unpack
 from oracles.torch_int8 import TORCH, TORCH_DECOMPOSED
 from oracles.torchao_int8 import TORCHAO, TORCHAO_TENSOR
 
@@ -53,12 +54,14 @@ WHY = (
 
 @dataclasses.dataclass(frozen=True)
 class _Shape(Shape):
-    """Squares too, on which a wrong axis does not show as a wrong shape."""
+    """Squares, on which a wrong axis does not show as a wrong shape, and both ways of not being one."""
 
     def strategy(self, drawn: Mapping[str, Any]) -> Any:
         from hypothesis import strategies as st
 
-        return st.one_of(super().strategy(drawn), st.sampled_from(((2, 2), (5, 5), (16, 16), (33, 33))))
+        return st.one_of(
+            super().strategy(drawn), st.sampled_from(((2, 2), (5, 5), (3, 17), (17, 3), (16, 16), (33, 33)))
+        )
 
 
 def _sizes(drawn: Mapping[str, Any]) -> tuple[int, ...]:
@@ -258,6 +261,13 @@ def _locate(weight: Int8AffineWeight, index: tuple[int, ...]) -> str:
     )
 
 
+def _axes(weight: Int8AffineWeight) -> Labels:
+    """Group of columns, if there are any, and the byte of a 32-bit word."""
+    shape, size = weight.output_shape, weight.group_size
+    groups = {} if size is None else {"group": np.arange(shape[1]) // size}
+    return in_order(shape, 4, **groups, scale=places(weight))
+
+
 FORMATS = (
     Format(
         name="int8_affine",
@@ -271,6 +281,7 @@ FORMATS = (
         pack=_pack,
         pack_real=_pack_real,
         locate=_locate,
+        axes=_axes,
         tiles={"case": {"rows": 16, "cols": 2048}, "small": {"rows": 2, "cols": 16}, "default": {}},
         faults=faults.FAULTS + rounding.FAULTS,
         real_variants=(
@@ -291,6 +302,17 @@ FORMATS = (
             "shape=16x16,per=column",
             "shape=1x1,per=tensor",
             "shape=7x15,per=tensor,codes=uint8,zero=int32",
+            "shape=9x33,scales=ties(1)",
+            # A tile that starts deep inside a group.
+            "shape=2x300,per=group,g=200",
+            # Subnormal products of a float32, which a GPU may flush.
+            "shape=3x17,scales=subnormal(1),sdtype=fp32",
+            "shape=3x17,scales=subnormal(2),sdtype=bf16,zero=same",
+        ),
+        large=(
+            "shape=3x1100,per=group,g=512,zero=same",
+            "shape=9x1100,per=group,g=48,zero=int32",
+            "shape=700x33,zero=same",
         ),
         zero_size=(
             "shape=0x64",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from conformance.axes import Labels, in_order
 from conformance.case import Case
 from conformance.dims import Patterned, Shape
 from conformance.faults import llm_int8 as faults
@@ -66,6 +67,11 @@ def _locate(weight: LLMInt8Weight, index: tuple[int, ...]) -> str:
     )
 
 
+def _axes(weight: LLMInt8Weight) -> Labels:
+    """Row, which is what shares a scale, and the byte of a 32-bit word."""
+    return in_order(weight.output_shape, 4, row=np.arange(weight.output_shape[0])[:, None])
+
+
 FORMATS = (
     Format(
         name="llm_int8",
@@ -91,10 +97,19 @@ FORMATS = (
         ),
         pack_real=_pack_real,
         locate=_locate,
+        axes=_axes,
         tiles={"case": {"rows": 16, "cols": 2048}, "small": {"rows": 2, "cols": 16}, "default": {}},
         faults=faults.FAULTS + rounding.FAULTS,
         real_variants=({},),
-        tile_cases=("shape=2x16", "shape=3x17", "shape=5x33", "shape=1x1", "shape=7x15"),
+        tile_cases=(
+            "shape=2x16",
+            "shape=3x17",
+            "shape=5x33",
+            "shape=1x1",
+            "shape=7x15",
+            "shape=9x33,scales=ties(1)",
+        ),
+        large=("shape=700x33", "shape=9x1100"),
         zero_size=("shape=0x64", "shape=3x0"),
         nonfinite=(
             "shape=5x33,scales=inf(1)",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from conformance.axes import Labels, spread
 from conformance.bits import DTYPES
 from conformance.case import Case
 from conformance.dims import Choice, Patterned
@@ -141,6 +142,9 @@ def _words(case: Case) -> SqueezeLLMWeight:
     if case["recorded"] != "none":
         return oracles.recorded_case(case["recorded"]).weight
     bits, n_rows, n_cols = case["bits"], case["K"], case["N"]
+    per_word = 32 if bits == 3 else 8
+    if n_rows % per_word:
+        raise ValueError(f"K: expected a multiple of {per_word} at {bits} bit, found {n_rows}")
     mask = _outliers(case["sparse"], n_rows, n_cols)
     optional = _csr(mask)
     if mask is not None:
@@ -247,6 +251,22 @@ def _locate(weight: SqueezeLLMWeight, index: tuple[int, ...]) -> str:
     return ", ".join(parts)
 
 
+def _axes(weight: SqueezeLLMWeight) -> Labels:
+    """Part (0 the table alone, 1 an outlier, 2 a full row), and the place in a run of whole words.
+
+    A table is a column's, so that the column says which.
+    """
+    model, (n_rows, n_cols) = unpack(weight), weight.output_shape
+    part = np.zeros((n_rows, n_cols), np.int64)
+    part[:, model.full_n] = 2
+    part[model.outlier_k, model.outlier_n] = 1
+    per_word = 32 if weight.bits == 3 else 8
+    k, n = np.arange(n_rows, dtype=np.int64)[:, None], np.arange(n_cols, dtype=np.int64)
+    return spread(
+        (n_rows, n_cols), column=n, part=part, slot=k % per_word, scale=n, word=k // per_word * n_cols + n
+    )
+
+
 FORMATS = (
     Format(
         name="squeezellm",
@@ -265,6 +285,7 @@ FORMATS = (
         pack=_pack,
         pack_real=_pack_real,
         locate=_locate,
+        axes=_axes,
         tiles={
             "case": {"packed_rows": 16, "cols": 512, "entries": 1024},
             "small": {"packed_rows": 1, "cols": 64, "entries": 16},
@@ -285,9 +306,12 @@ FORMATS = (
             "bits=3,K=64,N=67,sparse=few(2)",
             "bits=3,K=32,N=129,sparse=channels(1),full=1,table=dup(1)",
             "K=16,N=1,sparse=all",
+            # Explicit zeros on entries of -0: -0 + 0 is +0.
+            "table=dup(3),vals=zero,sparse=few(1),full=3",
             "K=8,N=3,table=mixed(1),vals=mixed(2),sparse=few(3)",
             *(f"recorded={name}" for name in oracles.recorded_names()),
         ),
+        large=("K=416,N=40,sparse=few(2),full=3", "bits=3,K=416,N=96,sparse=all"),
         zero_size=("K=0", "N=0", "K=0,bits=3,sparse=all,full=3", "N=0,bits=3,K=32,sparse=all,full=3"),
         nonfinite=(
             "K=32,N=17,table=inf(1)",

@@ -1,0 +1,175 @@
+"""Tell causes apart that fit one failing case equally, by running the kernel on another input.
+
+A failing case is shrunk until hardly anything is left to tell two causes by: with two groups,
+"the group before" is also "the first group". So an input is looked for on which they predict
+different outputs, and the kernel is called on it. One cause alone is put to the same proof.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from conformance.bits import DTYPES, same
+from conformance.candidates import Candidate, fit
+from conformance.case import Case
+from conformance.dims import Choice, Text
+from conformance.errors import UsageError
+from conformance.faults import Context
+from conformance.registry import Format
+from oracles.spec.rounding import round_to
+
+# Inputs looked at (nothing is run on them), and those that the kernel is run on.
+DRAWN = 40
+RUNS = 3
+
+# Output bit patterns of the kernel on a case, or None where it gave no values.
+Run = Callable[[Case], np.ndarray | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What the second inputs said.
+
+    Attributes:
+        left: candidates that hold on them; all of those given where nothing could be said.
+        words: one sentence for the report, or empty.
+        refuted: no candidate holds on any of the inputs that the kernel fails on.
+    """
+
+    left: tuple[Candidate, ...]
+    words: str
+    refuted: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Input:
+    """A case and what each candidate predicts for it; ``classes`` numbers equal predictions, 0 is
+    the right output."""
+
+    case: Case
+    ctx: Context
+    right: np.ndarray
+    predicted: tuple[np.ndarray | None, ...]
+    classes: tuple[int, ...]
+
+    @property
+    def telling(self) -> int:
+        return len(set(self.classes))
+
+
+def _pool(fmt: Format, case: Case) -> Iterator[Case]:
+    """Cases near the failing one first: those of the same kind, then any of the same output dtype, and
+    the fixed ones with more groups than are drawn."""
+    # Only here: replay looks for pairs of faults and works without Hypothesis.
+    from conformance.strategies import sample
+
+    fixed = {
+        dim.name: value
+        for dim, value in zip(case.dims, case.values, strict=True)
+        if isinstance(dim, Choice | Text)
+    }
+    fixed["route"] = "words"
+    common = {name: fixed[name] for name in ("out", "route", "layout", "dest", "tile")}
+    for held in (fixed, common):
+        try:
+            yield from sample(fmt, DRAWN, **held)
+        except UsageError:
+            continue
+    yield from (fmt.parse(text).replace(**common) for text in (*fmt.large, *fmt.tile_cases))
+
+
+def _look(fmt: Format, case: Case, candidates: Sequence[Candidate]) -> _Input | None:
+    try:
+        weight = fmt.words(case)
+        weight.validate()
+    except (UsageError, TypeError, ValueError, IndexError):
+        return None
+    dtype = DTYPES[case["out"]]
+    ctx = Context(weight, fmt.unpack(weight), dtype)
+    right = round_to(ctx.model.values(), dtype)
+    if not right.size:
+        return None
+    predicted = tuple(candidate.decode(ctx) for candidate in candidates)
+    outputs = [right]
+    classes = []
+    for bits in predicted:
+        if bits is None or bits.shape != right.shape:
+            classes.append(0)
+            continue
+        number = next((i for i, known in enumerate(outputs) if same(known, bits, dtype).all()), len(outputs))
+        if number == len(outputs):
+            outputs.append(bits)
+        classes.append(number)
+    return _Input(case, ctx, right, predicted, tuple(classes))
+
+
+def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Run) -> Outcome:
+    """Which of the candidates hold on other inputs as well.
+
+    Args:
+        case: the failing case that all of them fit.
+        run: calls the kernel again; its output on a case, or None.
+
+    Raises nothing but what ``run`` raises.
+    """
+    left = tuple(candidates)
+    inputs = [
+        found for drawn in _pool(fmt, case) if (found := _look(fmt, drawn, left)) and any(found.classes)
+    ]
+    held: dict[str, int] = {candidate.name: 0 for candidate in left}
+    said: list[str] = []
+    failed = 0
+    for _ in range(RUNS):
+        known = [candidates.index(candidate) for candidate in left]
+
+        def classes(one: _Input, known: list[int] = known) -> tuple[int, ...]:
+            return tuple(one.classes[i] for i in known)
+
+        # Most of all, different predictions; then all of them wrong somewhere; then a small input.
+        inputs.sort(key=lambda i: (-len(set(classes(i))), classes(i).count(0), i.right.size))
+        if not inputs or (said and len(set(classes(inputs[0]))) == 1):
+            break
+        chosen = inputs.pop(0)
+        got = run(chosen.case)
+        if got is None or got.shape != chosen.right.shape:
+            continue
+        wrong = ~same(got, chosen.right, chosen.ctx.dtype)
+        failed += bool(wrong.any())
+        fits = {
+            i: how for i in known if (how := fit(chosen.predicted[i], got, wrong, chosen.ctx)) is not None
+        }
+        if not fits:
+            said.append(f"does not hold on {chosen.case.id}")
+            continue
+        fewest = min(how.elsewhere for how in fits.values())
+        left = tuple(candidates[i] for i, how in fits.items() if how.elsewhere == fewest)
+        for candidate in left:
+            held[candidate.name] += bool(wrong.any())
+        if wrong.any():
+            said = [f"holds on {chosen.case.id} ({int(wrong.sum())} of {wrong.size} elements wrong)"]
+        elif fewest:
+            said.append(f"the kernel is right on {chosen.case.id}, where this would show")
+        else:
+            said.append(f"the kernel is right on {chosen.case.id}")
+    return _outcome(candidates, left, held, said, failed)
+
+
+def _outcome(
+    candidates: Sequence[Candidate],
+    left: tuple[Candidate, ...],
+    held: dict[str, int],
+    said: list[str],
+    failed: int,
+) -> Outcome:
+    gone = [candidate.name for candidate in candidates if candidate not in left]
+    if failed and not any(held.values()):
+        return Outcome(tuple(candidates), f"{said[-1]}: another fault, or more than one", refuted=True)
+    words = said[-1] if said else ""
+    if gone and words:
+        words += f", unlike {', '.join(gone[:3])}" + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
+    elif len(left) > 1:
+        words = (words + "; " if words else "") + f"no input found that tells the {len(left)} apart"
+    return Outcome(left, words)

@@ -1,0 +1,148 @@
+"""The subcommand ``mutants``."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import os
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from conformance.errors import UsageError
+
+# Drawn cases a test, of the default profile.
+EXAMPLES = 60
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand to the command line's grammar."""
+    text = run_mutants.__doc__
+    parser = commands.add_parser("mutants", help=text, description=text)
+    parser.add_argument(
+        "--format", action="append", default=[], metavar="NAME", help="only this format; repeatable"
+    )
+    parser.add_argument(
+        "--kind",
+        action="append",
+        choices=("catalogue", "source"),
+        help="only faults of the catalogue, or only changes of the Triton sources",
+    )
+    parser.add_argument(
+        "--max-examples",
+        type=int,
+        default=EXAMPLES,
+        metavar="N",
+        help="drawn cases a test (default 60)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only mutants of this name (* is any text)",
+    )
+    parser.add_argument("--sample", type=int, metavar="K", help="a random K mutants of each kind")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="of the sample and the cases (default 0)"
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes at a time (default: one a CPU)")
+    parser.add_argument("--listed", action="store_true", help="also run mutants that need not be caught")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="a JSON line for each mutant")
+    parser.add_argument("--markdown", action="store_true", help="as docs/mutation.md has it")
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
+    parser.set_defaults(run=run_mutants)
+
+
+def _positive(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise UsageError(f"{name}: expected at least 1, found {value}")
+
+
+def run_mutants(options: argparse.Namespace) -> int:
+    """Plant faults in the kernels, and show which of them the suite catches and names."""
+    for name in ("max_examples", "sample", "jobs"):
+        _positive("--" + name.replace("_", "-"), getattr(options, name))
+    from rich.console import Console
+
+    from conformance.runtime import choose
+
+    runtime = choose(options.device)  # before anything that imports a kernel
+    from conformance.mutation import listed, table
+    from conformance.mutation.isolate import run_all
+    from conformance.mutation.score import Outcome, Plan
+    from conformance.mutation.summary import Summary
+    from conformance.registry import find_format, formats
+
+    known = formats()
+    chosen = {name: find_format(name) for name in options.format} or known
+    excuses = listed.load(known)
+    jobs = list(_selected(options, chosen, known))
+    reasons = {job.name: excuses.reason(job) for job in jobs}
+    run = [job for job in jobs if options.listed or reasons[job.name] is None]
+    plan = Plan(options.device, options.seed, options.max_examples)
+    parallel = options.jobs or os.cpu_count() or 1
+    outcomes: list[Outcome] = []
+    progress = Console(stderr=True, highlight=False)
+    for outcome in run_all(run, plan, interpreter=runtime.interpreter, parallel=parallel):
+        outcomes.append(outcome)
+        if not (outcome.caught or outcome.error or outcome.kind == "control" or reasons[outcome.name]):
+            progress.print(f"survived: {outcome.name}  {outcome.change}", markup=False, soft_wrap=True)
+        if progress.is_terminal and len(outcomes) % 10 == 0:
+            progress.print(f"{len(outcomes)} of {len(run)}", markup=False)
+    order = {job.name: position for position, job in enumerate(jobs)}
+    outcomes.sort(key=lambda outcome: order[outcome.name])
+    caught = {outcome.name for outcome in outcomes if outcome.caught}
+    excused = []
+    for job in jobs:
+        reason = reasons[job.name]
+        if reason is not None and job.name not in caught:
+            excused.append((job.name, job.mutant.change if job.mutant else "", *reason))
+    where = "the interpreter" if runtime.interpreter else str(runtime)
+    sampled = f", a sample of {options.sample} of each kind" if options.sample else ""
+    skipped = len(jobs) - len(run)
+    summary = Summary(
+        outcomes=[o for o in outcomes if o.kind != "control" and reasons[o.name] is None],
+        controls=[o for o in outcomes if o.kind == "control"],
+        excused=excused,
+        wrongly_excused=[o for o in outcomes if o.caught and reasons[o.name] is not None],
+        ran=f"{', '.join(chosen)} on {where}, {options.max_examples} drawn cases a test, seed {options.seed}"
+        f"{sampled}; {skipped} listed mutants not run",
+    )
+    if options.json is not None:
+        table.write_json(options.json, outcomes)
+    if options.markdown:
+        print(table.markdown(summary), end="")
+    else:
+        console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+        for each in table.tables(summary):
+            console.print(each)
+        for line in summary.lines():
+            console.print(line, markup=False, soft_wrap=True)
+    return 0 if summary.passed else 1
+
+
+def _selected(
+    options: argparse.Namespace, chosen: Mapping[str, Any], known: Mapping[str, Any]
+) -> Iterator[Any]:
+    """Jobs in order: controls, then the catalogue, then the sources."""
+    from conformance.mutation.jobs import catalogue, controls, sources
+
+    kinds = options.kind or ("catalogue", "source")
+    found = 0
+    if not options.only:
+        yield from controls(chosen, kinds)
+    for kind, jobs in (("catalogue", catalogue(chosen)), ("source", sources(chosen, known))):
+        if kind not in kinds:
+            continue
+        if options.only:
+            jobs = [job for job in jobs if any(fnmatch.fnmatchcase(job.name, name) for name in options.only)]
+        if options.sample is not None and options.sample < len(jobs):
+            drawn = set(random.Random(options.seed).sample(range(len(jobs)), options.sample))
+            jobs = [job for position, job in enumerate(jobs) if position in drawn]
+        found += len(jobs)
+        yield from jobs
+    if not found:
+        raise UsageError(f"--only: expected the name of a mutant, found {', '.join(options.only)!r}")

@@ -1,0 +1,115 @@
+"""Mutants that need not be caught, each with its reason (``equivalent.toml``).
+
+An entry is found by content and not by line: it goes stale, which is an error, when the source it is about
+changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from conformance.errors import UsageError
+from conformance.mutation.score import Job
+from conformance.mutation.source import Mutant, modules, mutants
+from conformance.registry import Format
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = Path(__file__).with_name("equivalent.toml")
+# equivalent: no input tells it from the original. beyond: inputs do, but none that a test can hold.
+WHY = ("equivalent", "beyond")
+SOURCE = {"module", "function", "why", "changes", "reason"}
+CATALOGUE = {"formats", "faults", "reason"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """Reasons by mutant.
+
+    Attributes:
+        source: of ``(module, function, change)``: ``(why, reason)``.
+        catalogue: of ``(format, fault)``: the reason why the fault is none of this format.
+    """
+
+    source: Mapping[tuple[str, str, str], tuple[str, str]]
+    catalogue: Mapping[tuple[str, str], str]
+
+    def reason(self, job: Job) -> tuple[str, str] | None:
+        """``(why, reason)`` of a job that need not be caught, or None."""
+        if job.mutant is not None:
+            return self.source.get(_key(job.mutant))
+        text = self.catalogue.get((job.formats[0], job.fault))
+        return None if text is None else ("equivalent", text)
+
+
+def _key(mutant: Mutant) -> tuple[str, str, str]:
+    return (mutant.module, mutant.function, f"{mutant.operator}: {mutant.change}")
+
+
+def _fields(where: str, entry: Mapping[str, Any], names: set[str]) -> None:
+    if set(entry) != names:
+        raise UsageError(f"{where}: expected {', '.join(sorted(names))}, found {', '.join(sorted(entry))}")
+    if not str(entry["reason"]).strip():
+        raise UsageError(f"{where}: expected a reason, found none")
+
+
+def load(formats: Mapping[str, Format], path: Path | None = None) -> Listed:
+    """Entries of ``path`` (None: :data:`FILE`), each held against the mutants and faults there are.
+
+    Raises:
+        UsageError: not readable, an entry without a reason, of another form, given twice, or stale.
+    """
+    path = path or FILE
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path.name}: expected a TOML file, found {error}") from error
+    return Listed(
+        _sources(path.name, content.get("source", [])),
+        _catalogue(path.name, content.get("catalogue", []), formats),
+    )
+
+
+def _sources(name: str, entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], tuple[str, str]]:
+    known = {_key(mutant) for module in modules() for mutant in mutants(module)}
+    found: dict[tuple[str, str, str], tuple[str, str]] = {}
+    for number, entry in enumerate(entries, 1):
+        where = f"{name}: source entry {number}"
+        _fields(where, entry, SOURCE)
+        if entry["why"] not in WHY:
+            raise UsageError(f"{where}: expected why to be {' or '.join(WHY)}, found {entry['why']!r}")
+        for change in entry["changes"]:
+            key = (entry["module"], entry["function"], change)
+            if key not in known:
+                raise UsageError(
+                    f"{where}: expected a mutant of {key[0]}.{key[1]}, found none (stale?): {change}"
+                )
+            if key in found:
+                raise UsageError(f"{where}: expected each change once, found again: {change}")
+            found[key] = (entry["why"], entry["reason"])
+    return found
+
+
+def _catalogue(
+    name: str, entries: Iterable[Mapping[str, Any]], formats: Mapping[str, Format]
+) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for number, entry in enumerate(entries, 1):
+        where = f"{name}: catalogue entry {number}"
+        _fields(where, entry, CATALOGUE)
+        for format_name in entry["formats"]:
+            if format_name not in formats:
+                raise UsageError(f"{where}: expected a format, found {format_name!r} (stale?)")
+            names = {fault.name for fault in formats[format_name].faults}
+            for fault in entry["faults"]:
+                if fault not in names:
+                    raise UsageError(f"{where}: expected a fault of {format_name}, found {fault!r} (stale?)")
+                found[format_name, fault] = entry["reason"]
+    return found

@@ -1,0 +1,158 @@
+"""The second look at a failure: pairs of faults, and inputs that tell causes apart."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from conformance.candidates import PAIR_WORK, pairs
+from conformance.faults import Context
+from conformance.investigate import investigate, look_into
+from conformance.registry import parse_case
+from conformance.report import LINES, report
+from tests.harness_runs import FORMATS, first_failure, harness, planted, pytest_run
+from tests.mutants import mutant
+from tests.planted import right, wrong
+
+
+def fault(fmt, name):
+    return next(fault for fault in FORMATS[fmt].faults if fault.name == name)
+
+
+def looked_into(kernel, case):
+    """What becomes of the failure of ``kernel`` on one case."""
+    run = harness(kernel)
+    checked = run.judge(parse_case(case))
+    assert checked.verdict.failed
+    return investigate(run, checked, planted(kernel)).verdict
+
+
+@pytest.mark.parametrize(
+    ("made", "names"),
+    [
+        ({"swap": True, "shift": 1}, {"nibble-swap", "block-index-plus-one"}),
+        (
+            {"swap": True, "tail_scale": lambda absmax: absmax[-2]},
+            {"nibble-swap", "tail-block-absmax-previous"},
+        ),
+        ({"swap": True, "nested": "no offset"}, {"nibble-swap", "nested-offset-skipped"}),
+        ({"shift": -1, "nested": "skipped"}, {"block-index-minus-one", "nested-absmax-skipped"}),
+    ],
+)
+def test_two_faults_at_once_are_both_named(made, names):
+    verdict = looked_into(wrong(**made), "nf4:shape=3x1001,absmax=nested,out=fp32")
+    assert set(verdict.causes[0].name.split(" + ")) == names
+    assert "two faults at once" in verdict.causes[0].text
+    assert "holds on" in verdict.apart
+
+
+def test_an_output_rounding_on_top_of_another_fault():
+    def kernel(weight, *, dtype, out=None):
+        values = right(weight, dtype=torch.float32)
+        shifted = wrong(shift=1)(weight, dtype=torch.float32)
+        assert values.shape == shifted.shape
+        bits = (shifted.view(torch.int32) >> 16).to(torch.int16).view(torch.bfloat16)
+        return bits if out is None else out.copy_(bits)
+
+    verdict = looked_into(kernel, "nf4:shape=3x1001,out=bf16")
+    assert set(verdict.causes[0].name.split(" + ")) == {"block-index-plus-one", "bf16-truncate"}
+
+
+@pytest.mark.parametrize("fmt", ["gptq", "awq_cols"])
+@pytest.mark.parametrize("name", ["group-per-tile-64", "group-size-fixed-64", "first-group-everywhere"])
+def test_a_second_input_leaves_one_of_several(fmt, name):
+    run = harness(mutant(FORMATS[fmt], fault(fmt, name)))
+    failure = first_failure(run, fmt, out="fp32")
+    assert len(failure.checked.verdict.causes) > 2
+    after = investigate(run, failure.checked, run.kernels[fmt]).verdict
+    assert [cause.name for cause in after.causes] == [name]
+    assert "holds on" in after.apart
+    assert "unlike" in after.apart
+
+
+def test_without_a_kernel_no_input_is_run():
+    run = harness(mutant(FORMATS["gptq"], fault("gptq", "group-size-fixed-64")))
+    failure = first_failure(run, "gptq", out="fp32")
+    after = look_into(FORMATS["gptq"], failure.checked).verdict
+    assert after.causes == failure.checked.verdict.causes
+    assert after.apart == ""
+
+
+def test_a_cause_that_fits_the_first_case_alone_is_not_named():
+    swapped, shifted = wrong(swap=True), wrong(swap=True, shift=1, nested="skipped")
+
+    def kernel(weight, *, dtype, out=None):
+        values = swapped(weight, dtype=dtype)
+        if weight.numel != 5:
+            values = shifted(weight, dtype=dtype) * 3
+        return values if out is None else out.copy_(values)
+
+    verdict = looked_into(kernel, "nf4:shape=1x5,out=fp32")
+    assert [cause.name for cause in verdict.causes] == ["unknown"]
+    assert "fits this case alone: nibble-swap" in verdict.causes[0].text
+    assert "does not hold on" in verdict.apart
+
+
+def test_a_fault_under_one_condition_says_where_the_kernel_is_right():
+    swapped = wrong(swap=True)
+
+    def kernel(weight, *, dtype, out=None):
+        values = (swapped if weight.numel == 5 else right)(weight, dtype=dtype)
+        return values if out is None else out.copy_(values)
+
+    verdict = looked_into(kernel, "nf4:shape=1x5,out=fp32")
+    assert verdict.causes[0].name == "nibble-swap"
+    assert "the kernel is right on" in verdict.apart
+
+
+def test_what_no_fault_explains_stays_unknown():
+    def kernel(weight, *, dtype, out=None):
+        values = right(weight, dtype=dtype)
+        values.reshape(-1)[::3] += 1
+        return values if out is None else out.copy_(values)
+
+    verdict = looked_into(kernel, "nf4:shape=3x100,out=fp32")
+    assert [cause.name for cause in verdict.causes] == ["unknown"]
+
+
+def test_pairs_are_not_tried_on_a_whole_layer_and_the_report_says_so():
+    case = parse_case(f"nf4:shape=1x{PAIR_WORK // len(FORMATS['nf4'].faults) ** 2 + 1}")
+    weight = FORMATS["nf4"].words(case)
+    ctx = Context(weight, FORMATS["nf4"].unpack(weight), torch.float32)
+    values = ctx.model.values().view("u4")
+    assert pairs(values, values != values, ctx, FORMATS["nf4"].faults) is None
+
+    def kernel(weight, *, dtype, out=None):
+        values = right(weight, dtype=dtype) + 1
+        return values if out is None else out.copy_(values)
+
+    verdict = looked_into(kernel, f"{case.id},out=fp32")
+    assert "pairs of faults were not tried" in verdict.causes[0].text
+
+
+def test_verdicts_without_values_are_left_as_they_are():
+    run = harness(right)
+    checked = run.judge(parse_case("nf4:shape=3x65,out=fp32"))
+    assert investigate(run, checked, planted(right)) is checked
+    gone = dataclasses.replace(checked, weight=None)
+    assert investigate(run, gone, planted(right)) is gone
+
+
+def test_the_report_of_a_run_names_one_cause_and_stays_short(tmp_path):
+    result = pytest_run(
+        "conformance", "-k", "test_words and nf4-fp32", "--hypothesis-seed=1",
+        "--results", str(tmp_path / "r"), "--kernel", "nf4=tests/planted.py:nibbles_swapped",
+    )  # fmt: skip
+    assert result.returncode == 1
+    text = result.stdout.split("MISMATCH", 1)[1].split("\n__", 1)[0].split("\n====", 1)[0]
+    assert "cause      nibble-swap" in text
+    assert "told apart holds on nf4:" in text
+    assert len(text.strip().splitlines()) <= LINES
+    assert "replay" in text
+
+
+def test_the_report_has_room_for_the_commands():
+    verdict = looked_into(wrong(swap=True), "nf4:shape=1x5,out=fp32")
+    text = report(verdict, (("rerun", "a"), ("replay", "b")))
+    assert "told apart" in text
+    assert text.splitlines()[-1].startswith("replay")
