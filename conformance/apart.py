@@ -52,7 +52,7 @@ class _Input:
     case: Case
     ctx: Context
     right: np.ndarray
-    predicted: tuple[np.ndarray | None, ...]
+    predicted: tuple[np.ndarray, ...]
     classes: tuple[int, ...]
 
     @property
@@ -92,13 +92,12 @@ def _look(fmt: Format, case: Case, candidates: Sequence[Candidate]) -> _Input | 
     right = round_to(ctx.model.values(), dtype)
     if not right.size:
         return None
-    predicted = tuple(candidate.decode(ctx) for candidate in candidates)
+    # A fault that does not apply to an input leaves it right.
+    decoded = [candidate.decode(ctx) for candidate in candidates]
+    predicted = tuple(right if b is None or b.shape != right.shape else b for b in decoded)
     outputs = [right]
     classes = []
     for bits in predicted:
-        if bits is None or bits.shape != right.shape:
-            classes.append(0)
-            continue
         number = next((i for i, known in enumerate(outputs) if same(known, bits, dtype).all()), len(outputs))
         if number == len(outputs):
             outputs.append(bits)

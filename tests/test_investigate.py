@@ -156,3 +156,11 @@ def test_the_report_has_room_for_the_commands():
     text = report(verdict, (("rerun", "a"), ("replay", "b")))
     assert "told apart" in text
     assert text.splitlines()[-1].startswith("replay")
+
+
+def test_a_fault_that_does_not_apply_to_the_second_input_is_not_refuted_by_it():
+    """The table of bitsandbytes is the weight's own in most cases: there this kernel is right."""
+    run = harness(mutant(FORMATS["nf4"], fault("nf4", "codebook: bitsandbytes nf4")))
+    checked = run.judge(parse_case("nf4:shape=1x192,codebook=rounded4,words=ramp,scales=huge(21)"))
+    after = investigate(run, checked, run.kernels["nf4"]).verdict
+    assert "codebook: bitsandbytes nf4" in [cause.name for cause in after.causes]

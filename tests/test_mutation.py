@@ -93,6 +93,14 @@ def test_hints_annotations_and_texts_are_left_alone():
         assert "BLOCK: tl.constexpr" in ast.unparse(changed.args)
 
 
+def test_a_hint_is_not_a_statement_to_leave_out():
+    text = FUNCTION.replace("    left =", "    w = tl.multiple_of(w, 8)\n    left =")
+    (function,) = source.functions(ast.parse(text))
+    removed = {before for operator, before, *_ in source.mutations(function) if operator == "statement"}
+    assert "w = w >> 4 & 15" in removed
+    assert "w = tl.multiple_of(w, 8)" not in removed
+
+
 def test_no_mutant_twice_and_none_like_the_original():
     for module in source.modules():
         names = [mutant.name for mutant in source.mutants(module)]

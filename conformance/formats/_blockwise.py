@@ -269,6 +269,7 @@ def four_bit_format(
         axes=axes,
         tiles={"case": {"lanes": 16384}, "small": {"lanes": 16}, "default": {}},
         faults=blockwise.FAULTS + rounding.FAULTS,
+        inner=1,
         real_variants=REAL_VARIANTS,
         pack_dims=(PACK_SCALES, PACK_CODEBOOK),
         tile_cases=TILE_CASES,

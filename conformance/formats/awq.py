@@ -229,6 +229,7 @@ FORMATS = (
         axes=_axes_cols,
         tiles={"case": {"rows": 8, "words": 32}, "small": {"rows": 2, "words": 2}, "default": {}},
         faults=grouped.AWQ_COLS + rounding.FAULTS,
+        inner=0,
         real_variants=REAL,
         real_step=REAL_STEP,
         pack_dims=COLS_PACK,
@@ -258,10 +259,12 @@ FORMATS = (
         axes=_axes_rows,
         tiles={"case": {"rows": 8, "words": 64}, "small": {"rows": 2, "words": 2}, "default": {}},
         faults=grouped.AWQ_ROWS + rounding.FAULTS,
+        inner=1,
         real_variants=REAL,
         real_step=REAL_STEP,
         pack_dims=ROWS_PACK,
-        large=("g=32,K=448,N=8",),
+        # More than 128 groups: a group's number is no int8.
+        large=("g=32,K=448,N=8", "K=2304,N=1,g=16"),
         tile_cases=("K=32,N=3,g=16", "K=48,N=5,g=16", "K=136,N=2,g=-1", "K=264,N=1,g=132", "K=64,N=8"),
         zero_size=("K=0", "N=0", "K=0,g=-1"),
         nonfinite=(
@@ -286,10 +289,20 @@ FORMATS = (
         axes=_axes_quads,
         tiles={"case": {"rows": 8, "eighths": 64}, "small": {"rows": 2, "eighths": 2}, "default": {}},
         faults=grouped.QUADS + rounding.FAULTS,
+        inner=1,
         real_variants=REAL,
         real_step=REAL_STEP,
         pack_dims=QUADS_PACK,
-        large=("g=32,K=448,N=8",),
+        large=(
+            "g=32,K=448,N=8",
+            # Sums that are ties once they are rounded to float32, with an error of either sign that comes
+            # from the smaller of either summand.
+            "g=16,zp=free(1),words=random(1),scales=over(1),K=128,N=32",
+            # Rows that are no whole number of tiles (K is whole 64s, and so of small tiles), with no padding
+            # behind the last group; and groups that split eights.
+            "g=136,K=1088,N=4",
+            "g=132,K=2112,N=4",
+        ),
         tile_cases=(
             "K=64,N=4,g=16",
             "K=128,N=12",

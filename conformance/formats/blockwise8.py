@@ -25,6 +25,7 @@ FORMATS = (
         axes=_blockwise.axes,
         tiles={"case": {"lanes": 16384}, "small": {"lanes": 16}, "default": {}},
         faults=blockwise.EIGHT_BITS + rounding.FAULTS,
+        inner=1,
         real_variants=_blockwise.REAL_VARIANTS,
         pack_dims=(_blockwise.PACK_SCALES,),
         tile_cases=_blockwise.TILE_CASES,

@@ -217,6 +217,7 @@ FORMATS = (
             "default": {},
         },
         faults=grouped.GPTQ + rounding.FAULTS,
+        inner=0,
         real_variants=(
             _variant(packer="autogptq", zeros="v1-nowrap"),
             _variant(zeros="v2", act=Pattern("perm", 1)),

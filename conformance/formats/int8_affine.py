@@ -284,6 +284,7 @@ FORMATS = (
         axes=_axes,
         tiles={"case": {"rows": 16, "cols": 2048}, "small": {"rows": 2, "cols": 16}, "default": {}},
         faults=faults.FAULTS + rounding.FAULTS,
+        inner=1,
         real_variants=(
             {"range": "narrow", "sdtype": "fp32"},
             {"packer": "torch", "per": "tensor", "codes": "uint8", "zero": "same"},

@@ -100,6 +100,7 @@ FORMATS = (
         axes=_axes,
         tiles={"case": {"rows": 16, "cols": 2048}, "small": {"rows": 2, "cols": 16}, "default": {}},
         faults=faults.FAULTS + rounding.FAULTS,
+        inner=1,
         real_variants=({},),
         tile_cases=(
             "shape=2x16",

@@ -292,6 +292,7 @@ FORMATS = (
             "default": {},
         },
         faults=faults.FAULTS + rounding.FAULTS,
+        inner=0,
         relaxations=tuple(Relaxation("squeezellm", dtype, 0, SIGN_OF_ZERO) for dtype in DTYPES.values()),
         real_variants=(
             {"tile": "default"},

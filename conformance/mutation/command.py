@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TextIO
 
 from conformance.errors import UsageError
+
+if TYPE_CHECKING:
+    from conformance.mutation.score import Job, Outcome
+    from conformance.mutation.summary import Summary
+    from conformance.registry import Format
+    from conformance.runtime import Runtime
 
 # Drawn cases a test, of the default profile.
 EXAMPLES = 60
@@ -61,6 +68,13 @@ def _positive(name: str, value: int | None) -> None:
         raise UsageError(f"{name}: expected at least 1, found {value}")
 
 
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--json: expected a file that can be written, found {error}") from error
+
+
 def run_mutants(options: argparse.Namespace) -> int:
     """Plant faults in the kernels, and show which of them the suite catches and names."""
     for name in ("max_examples", "sample", "jobs"):
@@ -72,8 +86,7 @@ def run_mutants(options: argparse.Namespace) -> int:
     runtime = choose(options.device)  # before anything that imports a kernel
     from conformance.mutation import listed, table
     from conformance.mutation.isolate import run_all
-    from conformance.mutation.score import Outcome, Plan
-    from conformance.mutation.summary import Summary
+    from conformance.mutation.score import Plan
     from conformance.registry import find_format, formats
 
     known = formats()
@@ -86,33 +99,17 @@ def run_mutants(options: argparse.Namespace) -> int:
     parallel = options.jobs or os.cpu_count() or 1
     outcomes: list[Outcome] = []
     progress = Console(stderr=True, highlight=False)
-    for outcome in run_all(run, plan, interpreter=runtime.interpreter, parallel=parallel):
-        outcomes.append(outcome)
-        if not (outcome.caught or outcome.error or outcome.kind == "control" or reasons[outcome.name]):
-            progress.print(f"survived: {outcome.name}  {outcome.change}", markup=False, soft_wrap=True)
-        if progress.is_terminal and len(outcomes) % 10 == 0:
-            progress.print(f"{len(outcomes)} of {len(run)}", markup=False)
-    order = {job.name: position for position, job in enumerate(jobs)}
-    outcomes.sort(key=lambda outcome: order[outcome.name])
-    caught = {outcome.name for outcome in outcomes if outcome.caught}
-    excused = []
-    for job in jobs:
-        reason = reasons[job.name]
-        if reason is not None and job.name not in caught:
-            excused.append((job.name, job.mutant.change if job.mutant else "", *reason))
-    where = "the interpreter" if runtime.interpreter else str(runtime)
-    sampled = f", a sample of {options.sample} of each kind" if options.sample else ""
-    skipped = len(jobs) - len(run)
-    summary = Summary(
-        outcomes=[o for o in outcomes if o.kind != "control" and reasons[o.name] is None],
-        controls=[o for o in outcomes if o.kind == "control"],
-        excused=excused,
-        wrongly_excused=[o for o in outcomes if o.caught and reasons[o.name] is not None],
-        ran=f"{', '.join(chosen)} on {where}, {options.max_examples} drawn cases a test, seed {options.seed}"
-        f"{sampled}; {skipped} listed mutants not run",
-    )
-    if options.json is not None:
-        table.write_json(options.json, outcomes)
+    with contextlib.ExitStack() as stack:
+        lines = stack.enter_context(_opened(options.json)) if options.json else None
+        for outcome in run_all(run, plan, interpreter=runtime.interpreter, parallel=parallel):
+            outcomes.append(outcome)
+            if lines is not None:
+                print(outcome.to_json(), file=lines, flush=True)  # a long run may be stopped
+            if not (outcome.caught or outcome.error or outcome.kind == "control" or reasons[outcome.name]):
+                progress.print(f"survived: {outcome.name}  {outcome.change}", markup=False, soft_wrap=True)
+            if progress.is_terminal and len(outcomes) % 10 == 0:
+                progress.print(f"{len(outcomes)} of {len(run)}", markup=False)
+    summary = _summary(jobs, outcomes, reasons, _ran(options, chosen, runtime, len(jobs) - len(run)))
     if options.markdown:
         print(table.markdown(summary), end="")
     else:
@@ -124,9 +121,45 @@ def run_mutants(options: argparse.Namespace) -> int:
     return 0 if summary.passed else 1
 
 
+def _ran(options: argparse.Namespace, chosen: Iterable[str], runtime: Runtime, left_out: int) -> str:
+    """What was run, in words."""
+    where = "the interpreter" if runtime.interpreter else str(runtime)
+    sampled = f", a sample of {options.sample} of each kind" if options.sample else ""
+    return (
+        f"{', '.join(chosen)} on {where}, {options.max_examples} drawn cases a test, seed {options.seed}"
+        f"{sampled}; {left_out} listed mutants not run"
+    )
+
+
+def _summary(
+    jobs: Sequence[Job],
+    outcomes: list[Outcome],
+    reasons: Mapping[str, tuple[str, str] | None],
+    ran: str,
+) -> Summary:
+    """Outcomes put in the order of the jobs, and apart by what is expected of them."""
+    from conformance.mutation.summary import Summary
+
+    order = {job.name: position for position, job in enumerate(jobs)}
+    outcomes.sort(key=lambda outcome: order[outcome.name])
+    caught = {outcome.name for outcome in outcomes if outcome.caught}
+    excused = []
+    for job in jobs:
+        reason = reasons[job.name]
+        if reason is not None and job.name not in caught:
+            excused.append((job.name, job.mutant.change if job.mutant else "", *reason))
+    return Summary(
+        outcomes=[o for o in outcomes if o.kind != "control" and reasons[o.name] is None],
+        controls=[o for o in outcomes if o.kind == "control"],
+        excused=excused,
+        wrongly_excused=[o for o in outcomes if o.caught and reasons[o.name] is not None],
+        ran=ran,
+    )
+
+
 def _selected(
-    options: argparse.Namespace, chosen: Mapping[str, Any], known: Mapping[str, Any]
-) -> Iterator[Any]:
+    options: argparse.Namespace, chosen: Mapping[str, Format], known: Mapping[str, Format]
+) -> Iterator[Job]:
     """Jobs in order: controls, then the catalogue, then the sources."""
     from conformance.mutation.jobs import catalogue, controls, sources
 

@@ -23,7 +23,8 @@ else:
     import tomli as tomllib
 
 FILE = Path(__file__).with_name("equivalent.toml")
-# equivalent: no input tells it from the original. beyond: inputs do, but none that a test can hold.
+# equivalent: no input tells it from the original. beyond: inputs do, but none that a test can hold
+# or afford.
 WHY = ("equivalent", "beyond")
 SOURCE = {"module", "function", "why", "changes", "reason"}
 CATALOGUE = {"formats", "faults", "reason"}

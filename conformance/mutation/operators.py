@@ -237,7 +237,7 @@ def removable(function: ast.FunctionDef) -> set[int]:
                     for node in ast.walk(target)
                     if isinstance(node, ast.Name)
                 }
-                if names <= seen:
+                if names <= seen and called(statement.value) not in HINTS:
                     found.add(id(statement))
                 seen.update(names)
             elif isinstance(statement, (ast.If, ast.For)):

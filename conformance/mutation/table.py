@@ -1,10 +1,9 @@
-"""A run as tables for a terminal, as Markdown, and as JSON lines."""
+"""A run as tables for a terminal and as Markdown."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from rich.table import Table
 
@@ -110,8 +109,3 @@ def markdown(summary: Summary) -> str:
     ]
     parts += _markdown_table(("listed mutant", "change", "why", "reason"), excused)
     return "\n".join(parts).rstrip() + "\n"
-
-
-def write_json(path: Path, outcomes: Iterable[Outcome]) -> None:
-    """A line for each outcome."""
-    path.write_text("".join(outcome.to_json() + "\n" for outcome in outcomes), encoding="utf-8")

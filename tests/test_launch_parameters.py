@@ -1,0 +1,66 @@
+"""The bits do not depend on launch parameters: they decide who decodes an element, not how."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks import check, references, weights
+from benchmarks.cases import DTYPES, VARIANTS, BenchCase, Variant
+from benchmarks.space import SPACES, configurations
+from benchmarks.subjects import builtin
+from conformance import interpreter
+from conformance.bits import DTYPES as TORCH
+
+pytestmark = [
+    pytest.mark.interpreter,
+    pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning"),
+]
+CPU = torch.device("cpu")
+
+# No whole number of most tiles; several groups, and more than one program in both directions.
+ROWS, COLS, GROUP = 64, 96, 32
+# Narrower than any that is tuned, so that a small weight has many tiles and ragged edges.
+NARROW = {"lanes": (32, 64), "cols": (32, 128), "words": (4, 16), "eighths": (4, 16)}
+
+
+def case_of(variant: Variant, dtype: str) -> BenchCase:
+    group = GROUP if variant.groups[0] else 0
+    cols = 64 if variant.format == "awq_quads" else COLS  # its chunks are of 64
+    return BenchCase(variant.format, variant.name, dtype, ROWS, cols, group)
+
+
+def launches(name: str) -> list[dict[str, int]]:
+    """The defaults, two narrow ones, and the narrowest and the widest that are tuned."""
+    space = SPACES[name]
+    tuned = configurations(name, builtin(name))
+    by_size = sorted(tuned, key=lambda launch: (launch[space.width], *launch.values()))
+    narrow, wider = NARROW[space.width]
+    return [
+        tuned[0],
+        {**dict.fromkeys(space.others, 1), space.width: narrow, "num_warps": 1},
+        {**dict.fromkeys(space.others, 3), space.width: wider, "num_warps": 2},
+        by_size[0],
+        by_size[-1],
+    ]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
+def test_same_bits_whatever_the_launch_parameters(variant):
+    interpreter.correct()
+    for dtype in DTYPES:
+        case = case_of(variant, dtype)
+        assert check.reference_fault(case, CPU) == ""
+        weight = weights.make(case, CPU)
+        want = references.formula(weight, TORCH[dtype])
+        found = launches(variant.format)
+        for launch in found if dtype == "fp16" else found[1:2]:
+            out = torch.empty_like(want)
+            check.poison(out)
+            builtin(variant.format)(weight, dtype=TORCH[dtype], out=out, **launch)
+            assert check.difference(out, want) == "", f"{case.id} {launch}"
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_launch_parameters_differ(name):
+    assert len({tuple(sorted(launch.items())) for launch in launches(name)}) >= 4
