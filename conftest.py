@@ -9,4 +9,9 @@ if missing:
         f"{', '.join(missing)} not installed here; make an environment with: python requirements/install.py"
     )
 
-pytest_plugins = ["conformance.pytest_plugin"]
+pytest_plugins = [
+    "conformance.plugin_options",
+    "conformance.pytest_plugin",
+    "conformance.failure_plugin",
+    "conformance.crash_plugin",
+]

@@ -7,12 +7,18 @@ has, since that decides how wide its loads and stores are; the widths follow fro
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from benchmarks import weights
+from benchmarks.cases import BenchCase
+from benchmarks.subjects import default_launch
+from conformance.bits import DTYPES
 
 THREADS = 32  # of a warp
+SMALL = 256
 
 Launch = Mapping[str, int]
 
@@ -48,34 +54,35 @@ class Space:
 # packed-word kernels has 8 (a byte code's word 4), so there 1 a thread is enough.
 _ROWS = (1, 2, 4, 8)
 SPACES: dict[str, Space] = {
-    "nf4": Space("lanes", (1, 2, 4)),
-    "fp4": Space("lanes", (1, 2, 4)),
-    "blockwise8": Space("lanes", (1, 2, 4, 8)),
+    "nf4": Space("lanes", (1, 2, 4, 8)),
+    "fp4": Space("lanes", (1, 2, 4, 8)),
+    "blockwise8": Space("lanes", (1, 2, 4), others={"gather": (0, 1)}),
     "llm_int8": Space("cols", (4, 8, 16, 32), others={"rows": _ROWS}),
     "gptq": Space("cols", (4, 8, 16), others={"packed_rows": _ROWS}),
     "awq_cols": Space("words", (1, 2, 4), others={"rows": _ROWS}),
     "awq_rows": Space("words", (1, 2, 4), others={"rows": _ROWS}),
     "awq_quads": Space("eighths", (1, 2, 4), others={"rows": (2, 4, 8, 16)}),
-    "squeezellm": Space("cols", (1, 2, 4, 8), others={"packed_rows": (1, 2, 4, 8, 16)}),
+    "squeezellm": Space("cols", (1, 2, 4), others={"packed_rows": (2, 4, 8, 16, 32), "down": (0, 1)}),
     "int8_affine": Space("cols", (4, 8, 16, 32), others={"rows": _ROWS}),
 }
 
 
-def defaults(kernel: Callable[..., Any], names: tuple[str, ...]) -> dict[str, int]:
-    """Values that ``kernel`` takes when nothing is said."""
-    parameters = inspect.signature(kernel).parameters
-    return {name: parameters[name].default for name in names}
+def defaults(case: BenchCase) -> dict[str, int]:
+    """Launch parameters that the kernel takes for weights of this kind when nothing is said."""
+    # They depend on the kind of weight and not on its size: a small one tells them.
+    side = max(SMALL, case.group)
+    small = dataclasses.replace(case, rows=side, cols=side)
+    return default_launch(case.format, weights.make(small, torch.device("cpu")), DTYPES[case.dtype])
 
 
-def configurations(name: str, kernel: Callable[..., Any]) -> list[dict[str, int]]:
-    """Launch parameters of format ``name`` to try: the defaults first, then the nearest to them first,
+def configurations(case: BenchCase) -> list[dict[str, int]]:
+    """Launch parameters to try for a case: the defaults first, then the nearest to them first,
     so that a search cut short has seen what is likeliest."""
-    space = SPACES[name]
-    usual = defaults(kernel, space.names)
+    usual = defaults(case)
 
     def distance(launch: Launch) -> int:
         # Steps of powers of two, over all parameters.
         return sum(abs(launch[key].bit_length() - usual[key].bit_length()) for key in usual)
 
-    others = sorted((launch for launch in space if launch != usual), key=distance)
+    others = sorted((launch for launch in SPACES[case.format] if launch != usual), key=distance)
     return [usual, *others]

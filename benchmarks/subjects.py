@@ -30,6 +30,12 @@ def builtin(name: str) -> Callable[..., torch.Tensor]:
     return function
 
 
+def default_launch(name: str, weight: Any, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that the kernel of format ``name`` takes for ``weight`` when nothing is said."""
+    found: dict[str, int] = importlib.import_module(f"kernels.{name}").launch(weight, dtype)
+    return found
+
+
 def unpack(name: str, weight: Any) -> Model:
     """The exact model of a weight of format ``name``."""
     return _UNPACK[name](weight)

@@ -148,10 +148,9 @@ def sweep_all(
 ) -> Iterator[Swept]:
     """Sweep each case in an equal share of the time; what one leaves, the next ones have."""
     from benchmarks.space import configurations
-    from benchmarks.subjects import builtin
 
     for index, case in enumerate(cases):
-        launches = configurations(case.format, builtin(case.format))[:limit]
+        launches = configurations(case)[:limit]
         if budget.over:
             yield Swept(case, 0, None, (), False, f"{budget.seconds:g} s were spent")
         else:
@@ -214,12 +213,11 @@ def _main(options: argparse.Namespace, machine: Any, console: Console) -> int:
 
         machine = cuda_machine(options.device)
     from benchmarks.space import configurations
-    from benchmarks.subjects import builtin
     from benchmarks.warm import compile_all
 
     budget = Budget(options.seconds)
     if options.jobs:
-        jobs = [(case, configurations(case.format, builtin(case.format))[: options.limit]) for case in cases]
+        jobs = [(case, configurations(case)[: options.limit]) for case in cases]
         # Half of the time at most: what is compiled must also be measured.
         said = compile_all(jobs, options.jobs, min(budget.left / 2, 3600))
         console.print(said or f"compiled ahead in {budget.spent:.0f} s", highlight=False)

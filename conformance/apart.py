@@ -24,6 +24,8 @@ from oracles.spec.rounding import round_to
 # Inputs looked at (nothing is run on them), and those that the kernel is run on.
 DRAWN = 40
 RUNS = 3
+# Elements below which an input says little.
+LEAST = 24
 
 # Output bit patterns of the kernel on a case, or None where it gave no values.
 Run = Callable[[Case], np.ndarray | None]
@@ -37,18 +39,21 @@ class Outcome:
         left: candidates that hold on them; all of those given where nothing could be said.
         words: one sentence for the report, or empty.
         refuted: no candidate holds on any of the inputs that the kernel fails on.
+        confirmed: one of them holds on such an input; None where there was none to run.
     """
 
     left: tuple[Candidate, ...]
     words: str
     refuted: bool = False
+    confirmed: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class _Input:
     """A case and what each candidate predicts for it; ``classes`` numbers equal predictions, 0 is
-    the right output."""
+    the right output; ``kin`` is 0 for a case of the failing one's own kind."""
 
+    kin: int
     case: Case
     ctx: Context
     right: np.ndarray
@@ -60,7 +65,7 @@ class _Input:
         return len(set(self.classes))
 
 
-def _pool(fmt: Format, case: Case) -> Iterator[Case]:
+def _pool(fmt: Format, case: Case) -> Iterator[tuple[int, Case]]:
     """Cases near the failing one first: those of the same kind, then any of the same output dtype, and
     the fixed ones with more groups than are drawn."""
     # Only here: replay looks for pairs of faults and works without Hypothesis.
@@ -73,15 +78,15 @@ def _pool(fmt: Format, case: Case) -> Iterator[Case]:
     }
     fixed["route"] = "words"
     common = {name: fixed[name] for name in ("out", "route", "layout", "dest", "tile")}
-    for held in (fixed, common):
+    for kin, held in enumerate((fixed, common)):
         try:
-            yield from sample(fmt, DRAWN, **held)
+            yield from ((kin, drawn) for drawn in sample(fmt, DRAWN, **held))
         except UsageError:
             continue
-    yield from (fmt.parse(text).replace(**common) for text in (*fmt.large, *fmt.tile_cases))
+    yield from ((1, fmt.parse(text).replace(**common)) for text in (*fmt.large, *fmt.tile_cases))
 
 
-def _look(fmt: Format, case: Case, candidates: Sequence[Candidate]) -> _Input | None:
+def _look(fmt: Format, kin: int, case: Case, candidates: Sequence[Candidate]) -> _Input | None:
     try:
         weight = fmt.words(case)
         weight.validate()
@@ -102,7 +107,7 @@ def _look(fmt: Format, case: Case, candidates: Sequence[Candidate]) -> _Input | 
         if number == len(outputs):
             outputs.append(bits)
         classes.append(number)
-    return _Input(case, ctx, right, predicted, tuple(classes))
+    return _Input(kin, case, ctx, right, predicted, tuple(classes))
 
 
 def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Run) -> Outcome:
@@ -116,7 +121,9 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
     """
     left = tuple(candidates)
     inputs = [
-        found for drawn in _pool(fmt, case) if (found := _look(fmt, drawn, left)) and any(found.classes)
+        found
+        for kin, drawn in _pool(fmt, case)
+        if (found := _look(fmt, kin, drawn, left)) and any(found.classes)
     ]
     held: dict[str, int] = {candidate.name: 0 for candidate in left}
     said: list[str] = []
@@ -127,9 +134,18 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
         def classes(one: _Input, known: list[int] = known) -> tuple[int, ...]:
             return tuple(one.classes[i] for i in known)
 
-        # Most of all, different predictions; then all of them wrong somewhere; then a small input.
-        inputs.sort(key=lambda i: (-len(set(classes(i))), classes(i).count(0), i.right.size))
-        if not inputs or (said and len(set(classes(inputs[0]))) == 1):
+        # Most of all, different predictions; then all of them wrong somewhere; then an input like the
+        # failing one; then one that is not so small that everything fits it.
+        inputs.sort(
+            key=lambda i: (
+                -len(set(classes(i))),
+                classes(i).count(0),
+                i.kin,
+                i.right.size < LEAST,
+                i.right.size,
+            )
+        )
+        if not inputs or (failed and len(set(classes(inputs[0]))) == 1):
             break
         chosen = inputs.pop(0)
         got = run(chosen.case)
@@ -141,7 +157,8 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
             i: how for i in known if (how := fit(chosen.predicted[i], got, wrong, chosen.ctx)) is not None
         }
         if not fits:
-            said.append(f"does not hold on {chosen.case.id}")
+            none = "it does not hold" if len(known) == 1 else f"none of the {len(known)} holds"
+            said.append(f"{none} on {chosen.case.id}")
             continue
         fewest = min(how.elsewhere for how in fits.values())
         left = tuple(candidates[i] for i, how in fits.items() if how.elsewhere == fewest)
@@ -165,10 +182,10 @@ def _outcome(
 ) -> Outcome:
     gone = [candidate.name for candidate in candidates if candidate not in left]
     if failed and not any(held.values()):
-        return Outcome(tuple(candidates), f"{said[-1]}: another fault, or more than one", refuted=True)
+        return Outcome(tuple(candidates), f"another fault, or more than one: {said[-1]}", refuted=True)
     words = said[-1] if said else ""
     if gone and words:
         words += f", unlike {', '.join(gone[:3])}" + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
     elif len(left) > 1:
         words = (words + "; " if words else "") + f"no input found that tells the {len(left)} apart"
-    return Outcome(left, words)
+    return Outcome(left, words, confirmed=any(held.values()) if said else None)

@@ -7,11 +7,15 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from conformance.crashes_command import add_parser as add_crashes
 from conformance.detect.command import add_parsers
 from conformance.diagnose_command import add_parser as add_diagnose
 from conformance.errors import UsageError
 from conformance.faults_command import add_parser as add_faults
+from conformance.isolate_command import add_parser as add_isolate
+from conformance.matrix.command import add_parser as add_matrix
 from conformance.mutation.command import add_parser as add_mutants
 from conformance.recording import add_parsers as add_record
 from conformance.reduce.command import add_parser as add_reduce
@@ -51,6 +55,7 @@ def _list(options: argparse.Namespace) -> int:
             oracles.add_row(name, oracle.name, source, f"missing: {reason}" if reason else state)
     console.print(table)
     console.print(oracles)
+    console.print(_fused_table(runtime.device))
     faults = Table(title="known faults of oracles", title_justify="left")
     for column in ("id", "oracle", "versions", "where", "pinned case"):
         faults.add_column(column, overflow="fold")
@@ -58,6 +63,22 @@ def _list(options: argparse.Namespace) -> int:
         faults.add_row(entry.id, entry.oracle, f"{entry.package} {entry.versions}", entry.where, entry.case)
     console.print(faults)
     return 0
+
+
+def _fused_table(device: Any) -> Any:
+    from rich.table import Table
+
+    from oracles.fused import adapters
+
+    table = Table(title="fused products of upstream, for --fused", title_justify="left")
+    for column in ("format", "path", "provenance", "state", "options"):
+        table.add_column(column, overflow="fold")
+    for adapter in adapters():
+        with contextlib.redirect_stdout(sys.stderr):
+            reason, source = adapter.missing(device), str(adapter.provenance())
+        state = f"missing: {reason}" if reason else "ok"
+        table.add_row(", ".join(adapter.formats), adapter.path, source, state, adapter.accumulate)
+    return table
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -168,8 +189,11 @@ def parser() -> argparse.ArgumentParser:
     add_diagnose(commands)
     add_record(commands)
     add_mutants(commands)
+    add_matrix(commands)
+    add_crashes(commands)
     add_faults(commands)
     add_reduce(commands)
+    add_isolate(commands)
     return top
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from conformance import device_loss
 from conformance.arena import Arena, OutputArena
 from conformance.bits import same, to_bits
 from conformance.reads import watched
-from conformance.registry import Kernel
+from conformance.registry import NO_REMARKS, Kernel, Remarks
+from conformance.verdict import Cause
 from kernels import Unsupported
 from kernels._packed import PackedWeight, describe, map_tensors, named_tensors
 
@@ -24,6 +29,7 @@ class Execution:
     Attributes:
         bits: output of the first run as bit patterns, or None when there is none.
         crash: ``compile`` or ``launch`` when the kernel raised, with ``error`` as its text.
+        lost: what the device answers after a crash that it did not survive, or empty.
         unsupported: the kernel's own reason for not doing this case.
         contract: what the returned tensor should have been, when it is another.
         stray: writes outside the output and the inputs.
@@ -31,11 +37,14 @@ class Execution:
         strayed: reads outside the inputs, where they can be seen (:mod:`conformance.reads`).
         unwritten: mask of elements that neither run wrote, or None when not observable.
         unstable: mask of elements that differ from run to run.
+        causes: of a breach of contract, where it has a name.
+        remarks: what the kernel's adapter adds.
     """
 
     bits: np.ndarray | None = None
     crash: str | None = None
     error: str = ""
+    lost: str = ""
     unsupported: str | None = None
     contract: str | None = None
     stray: tuple[str, ...] = ()
@@ -43,9 +52,24 @@ class Execution:
     strayed: tuple[str, ...] = ()
     unwritten: np.ndarray | None = None
     unstable: np.ndarray | None = None
+    causes: tuple[Cause, ...] = ()
+    remarks: Remarks = NO_REMARKS
 
 
-def _crash_kind(error: BaseException) -> str:
+class Breach(Exception):
+    """Raised by an adapter around a user's function for what that did against its contract; the
+    arguments are those of :class:`Execution`."""
+
+    def __init__(
+        self, contract: str | None = None, *, mutated: tuple[str, ...] = (), causes: tuple[Cause, ...] = ()
+    ) -> None:
+        super().__init__(contract or "; ".join(mutated))
+        self.contract = contract
+        self.mutated = mutated
+        self.causes = causes
+
+
+def crash_kind(error: BaseException) -> str:
     seen: BaseException | None = error
     while seen is not None:
         if type(seen).__name__ in ("CompilationError", "CompileTimeAssertionFailure", "PTXASError"):
@@ -62,7 +86,16 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     return f"{type(error).__name__}: {text}"[:limit]
 
 
-def _contract_breach(
+def raised_in(error: BaseException, kernel: Kernel) -> str:
+    """`` at file.py:12`` of the last line of the kernel's own file that the exception passed, or empty."""
+    code = getattr(inspect.unwrap(kernel.function), "__code__", None)
+    if code is None:
+        return ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == code.co_filename]
+    return f" (at {Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+
+
+def contract_breach(
     result: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> str | None:
     if not isinstance(result, torch.Tensor):
@@ -112,11 +145,14 @@ def _call(
             torch.cuda.synchronize(device)
     except Unsupported as refusal:
         return Execution(unsupported=str(refusal.reason))
+    except Breach as found:
+        return Execution(contract=found.contract, mutated=found.mutated, causes=found.causes)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a kernel may raise anything, pytest.skip too: a CRASH verdict
-        return Execution(crash=_crash_kind(error), error=one_line(error))
-    breach = _contract_breach(result, weight.output_shape, dtype, device)
+        lost = device_loss.why_lost(device)
+        return Execution(crash=crash_kind(error), error=one_line(error) + raised_in(error, kernel), lost=lost)
+    breach = contract_breach(result, weight.output_shape, dtype, device)
     if breach is None and output is not None and (result.data_ptr(), result.stride()) != place:
         breach = "expected the given out to be returned, found another tensor"
     if breach:
@@ -142,6 +178,19 @@ def execute(
     second run is always given one, if the kernel takes one. After a ``new`` one there is a third,
     so that a kernel is also called on a weight that it has seen twice. Exceptions are recorded.
     """
+    execution = _execute(kernel, weight, dtype, device, layout, dest, launch)
+    return execution if kernel.remarks is None else dataclasses.replace(execution, remarks=kernel.remarks())
+
+
+def _execute(
+    kernel: Kernel,
+    weight: PackedWeight,
+    dtype: torch.dtype,
+    device: torch.device,
+    layout: str,
+    dest: str,
+    launch: Mapping[str, int] | None,
+) -> Execution:
     arena = Arena(dict(named_tensors(weight)), layout, device)
     embedded = map_tensors(weight, lambda name, _: arena.view(name))
     if device.type == "cuda":
@@ -159,13 +208,15 @@ def execute(
         with watched(arena) as reads:
             run = _call(kernel, embedded, dtype, device, output, launch)
         strayed += reads
+        if isinstance(run, Execution) and run.lost:
+            return run  # nothing on the device can be looked at any more
         if output is not None:
             stray += output.stray_writes()
         if isinstance(run, Execution):
             mutated, fences = arena.changes()
             if run.unsupported is not None and runs:
-                return Execution(contract="expected an answer as in the call before, found Unsupported")
-            return dataclasses.replace(run, stray=tuple(stray + fences), mutated=tuple(mutated))
+                run = Execution(contract="expected an answer as in the call before, found Unsupported")
+            return dataclasses.replace(run, stray=tuple(stray + fences), mutated=(*run.mutated, *mutated))
         runs.append(run)
     mutated, fences = arena.changes()
     if _identity(embedded) != before:

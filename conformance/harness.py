@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from conformance import bundle
+from conformance import bundle, device_loss
 from conformance.bits import DTYPES, from_bits, same, to_bits
 from conformance.case import Case
 from conformance.execute import Execution, execute, one_line
+from conformance.gemm_bound import FLOAT32, Accumulation
 from conformance.interpreter import Report
+from conformance.journal import Journal
 from conformance.judge import Answer, Judge
 from conformance.known_faults import KnownFault
 from conformance.materialize import materialize
@@ -37,6 +39,12 @@ class Checked:
     weight: PackedWeight | None = None
     execution: Execution | None = None
     answers: tuple[Answer, ...] = ()
+
+    @property
+    def lost(self) -> str:
+        """What the device answers since this case, if it no longer works; empty if it does."""
+        first = self.execution.lost if self.execution is not None else ""
+        return first or next((answer.lost for answer in self.answers if answer.lost), "")
 
 
 class Failure(AssertionError):
@@ -62,7 +70,9 @@ class Harness:
         model: safetensors file of the real route.
         recorded: folder of recorded vectors, or None for the built-in one.
         real_every: the real-weights test takes one case in so many.
+        accumulation: how fused kernels may sum.
         writer: where records go, or None.
+        journal: where it is noted what is being run, or None.
     """
 
     runtime: Runtime
@@ -75,7 +85,9 @@ class Harness:
     model: Path | None = None
     recorded: Path | None = None
     real_every: int = 1
+    accumulation: Accumulation = FLOAT32
     writer: ResultWriter | None = None
+    journal: Journal | None = None
     last_failure: Checked | None = None
     _missing: dict[tuple[str, str], str | None] = dataclasses.field(default_factory=dict)
 
@@ -139,7 +151,12 @@ class Harness:
     ) -> tuple[Answer, ...]:
         """What every oracle says of a weight; ``want`` is what the spec model does."""
         deciding = (oracle for oracle in fmt.oracles if oracle.dequantize is not None)
-        return tuple(self._ask_one(fmt, oracle, case, weight, dtype, want) for oracle in deciding)
+        answers: list[Answer] = []
+        for oracle in deciding:
+            answers.append(self._ask_one(fmt, oracle, case, weight, dtype, want))
+            if answers[-1].lost:
+                break
+        return tuple(answers)
 
     def _ask_one(
         self,
@@ -154,13 +171,15 @@ class Harness:
         if reason is not None:
             return Answer(oracle.name, note=f"missing: {reason}")
         copy = map_tensors(weight, lambda _, t: t.clone().to(self.runtime.device))
+        self.note(f"the oracle {oracle.name}")
         try:
             assert oracle.dequantize is not None
             result = oracle.dequantize(copy, dtype)
         except Declined as refusal:
             return Answer(oracle.name, note=f"declined: {refusal.reason}")
         except Exception as error:  # upstream may raise anything; it loses its vote, visibly
-            return Answer(oracle.name, note=f"raised {one_line(error)}")
+            lost = device_loss.why_lost(self.runtime.device)
+            return Answer(oracle.name, note=f"raised {one_line(error)}", lost=lost)
         bits = None
         breach = ""
         if tuple(result.shape) != want.shape or result.dtype != dtype:
@@ -178,6 +197,17 @@ class Harness:
         return Answer(oracle.name, bits, breach=breach, excused=excused)
 
     # --- one case ----------------------------------------------------------------------
+
+    def note(self, step: str, case: Case | None = None, kernel: Kernel | None = None) -> None:
+        """Say what comes next, for who finds the process dead: ``input``, ``kernel``, an oracle,
+        ``judged``; with the case and the kernel where they are others than before."""
+        if self.journal is not None:
+            fields = {"step": step}
+            if case is not None:
+                fields["case"] = case.id
+            if kernel is not None:
+                fields["kernel"] = kernel.name
+            self.journal.note(**fields)
 
     def check(self, case: Case, kernel: Kernel | None = None, **extra: Any) -> Verdict:
         """Judge one case and record it; raises :class:`Failure` on a failing verdict.
@@ -209,6 +239,7 @@ class Harness:
             return plain("UNJUDGED", reason)
         if self.oracles and not any(oracle.name in self.oracles for oracle in fmt.oracles):
             return plain("NO_ORACLE", f"none of the oracles asked for answers for {fmt.name}")
+        self.note("input", case, kernel)
         packer = None
         if case["route"] != "words":
             packer = self.packer(fmt, case)
@@ -228,8 +259,9 @@ class Harness:
         self, case: Case, weight: PackedWeight, packing: Packing | None, kernel: Kernel
     ) -> Checked:
         """As :meth:`judge`, for a weight that is there already."""
-        fmt = self.formats[case.format]
+        fmt = kernel.viewed(self.formats[case.format])
         dtype = DTYPES[case["out"]]
+        self.note("kernel", case, kernel)
         execution = execute(
             kernel,
             weight,
@@ -239,7 +271,10 @@ class Harness:
             dest=case["dest"],
             launch=self.launch(fmt, kernel, case["tile"]),
         )
-        answers = self.ask(fmt, case, weight, dtype, round_to(fmt.unpack(weight).values(), dtype))
+        answers: tuple[Answer, ...] = ()
+        if not execution.lost:
+            answers = self.ask(fmt, case, weight, dtype, round_to(fmt.unpack(weight).values(), dtype))
+        self.note("judged")
         rules = Judge(fmt, kernel.name, str(self.runtime.device), self.gate)
         verdict = rules(case, weight, dtype, execution, answers)
         if packing is not None and not verdict.failed:

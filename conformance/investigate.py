@@ -36,7 +36,7 @@ def investigate(harness: Harness, checked: Checked, kernel: Kernel) -> Checked:
         again = quiet.judge(case, kernel)
         return None if again.execution is None else again.execution.bits
 
-    return look_into(harness.formats[checked.verdict.case.format], checked, run)
+    return look_into(kernel.viewed(harness.formats[checked.verdict.case.format]), checked, run)
 
 
 def look_into(fmt: Format, checked: Checked, run: Run | None = None) -> Checked:
@@ -55,8 +55,9 @@ def look_into(fmt: Format, checked: Checked, run: Run | None = None) -> Checked:
     if not wrong.any():
         return checked
     measured = measure(got, want, dtype, axes=labels(fmt, weight), steps=even_steps(ctx.model))
-    verdict = dataclasses.replace(verdict, measures=measured.to_json(), reading=measured.sentence())
     found = candidates(got, wrong, ctx, fmt.faults)
+    explained = bool(found) and found[0][1].whole
+    verdict = dataclasses.replace(verdict, measures=measured.to_json(), reading=measured.sentence(explained))
     note = ""
     if not found:
         several = pairs(got, wrong, ctx, fmt.faults)
@@ -75,7 +76,8 @@ def look_into(fmt: Format, checked: Checked, run: Run | None = None) -> Checked:
     kept = tuple((candidate, how) for candidate, how in found if candidate in outcome.left)
     named = _named(verdict, kept, got, want, wrong, ctx)
     causes = named.causes
-    if outcome.refuted:
+    # One that fits only in part here, and shows nowhere else, is a coincidence.
+    if outcome.refuted or (outcome.confirmed is False and not found[0][1].whole):
         names = ", ".join(candidate.name for candidate, _ in found[:4])
         unknown = structure(got, want, wrong, ctx)
         unknown = dataclasses.replace(unknown, text=f"{unknown.text}; fits this case alone: {names}")

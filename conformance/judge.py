@@ -31,6 +31,7 @@ class Answer:
         note: why there is none (missing, declined), or empty.
         breach: how its result is not a result of this format (another shape), or empty.
         excused: id of the known fault that covers and explains what is wrong, or empty.
+        lost: what the device answers after it raised, if that is the end of it, or empty.
     """
 
     oracle: str
@@ -38,6 +39,7 @@ class Answer:
     note: str = ""
     breach: str = ""
     excused: str = ""
+    lost: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +64,20 @@ class Judge:
             if answer.bits is not None
         )
         notes = tuple(f"{answer.oracle}: {answer.note}" for answer in answers if answer.note)
+        notes += execution.remarks.notes
 
         def verdict(kind: str, summary: str, **more: object) -> Verdict:
             fields = {"oracle_votes": oracle_votes, "notes": notes, "elements": want.size, **more}
+            if kind == "EXACT" and execution.remarks.relaxed:
+                kind, summary = "WITHIN", f"0 ULP, as registered: {execution.remarks.relaxed}"
+            if execution.remarks.summary:
+                summary = f"{summary}; {execution.remarks.summary}"
             return Verdict(kind, case, self.kernel, self.device, summary, **fields)  # type: ignore[arg-type]
 
+        lost = next((answer for answer in answers if answer.lost), None)
+        if lost is not None:
+            text = f"the oracle {lost.oracle} ended the CUDA context: {lost.note}"
+            return verdict("CRASH_WORKER", text, elements=0)
         early = self._without_values(execution, want, weight, dtype, verdict)
         if early is not None:
             return early
@@ -100,9 +111,11 @@ class Judge:
             return verdict("UNSUPPORTED", execution.unsupported, elements=0)
         if execution.crash is not None:
             kind = "CRASH_COMPILE" if execution.crash == "compile" else "CRASH_LAUNCH"
-            return verdict(kind, f"the kernel raised {execution.error}", elements=0)
+            end = "; the CUDA context did not survive it" if execution.lost else ""
+            return verdict(kind, f"the kernel raised {execution.error}{end}", elements=0)
         if execution.contract is not None:
-            return verdict("MISMATCH", f"wrong result: {execution.contract}", elements=0)
+            text = f"wrong result: {execution.contract}"
+            return verdict("MISMATCH", text, elements=0, causes=execution.causes)
         for kind, mask, words in (
             ("UNWRITTEN", execution.unwritten, "elements were never written"),
             ("NONDETERMINISTIC", execution.unstable, "elements differ between two runs on the same input"),

@@ -99,8 +99,9 @@ class Measures:
         record["sentence"] = self.sentence()
         return record
 
-    def sentence(self) -> str:
-        """One line of less than 200 characters."""
+    def sentence(self, explained: bool = False) -> str:
+        """One line of less than 200 characters; without what the error reads like where a cause
+        explains it."""
         if not self.wrong:
             return "no element differs"
         parts = []
@@ -113,7 +114,7 @@ class Measures:
             name, count = max(self.classes.items(), key=lambda item: item[1])
             parts.append(f"{count} times {name}" + (" and others" if len(self.classes) > 1 else ""))
         if self.reading.words:
-            parts.append(self.reading.words)
+            parts.append(self.reading.words.partition(": reads like")[0] if explained else self.reading.words)
         while len("; ".join(parts)) >= SENTENCE and len(parts) > 1:
             parts.pop(0)  # the numbers are in the JSON; what they mean stays
         return "; ".join(parts)[: SENTENCE - 1]

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.database import ExampleDatabase
 
 PROFILES = {"smoke": 10, "default": 60, "nightly": 2000}
 # The smoke profile takes one real layer in so many; the others take all.
 REAL_EVERY = {"smoke": 9}
 
 
-def load_profile(name: str, max_examples: int | None, *, use_database: bool) -> None:
+def load_profile(
+    name: str,
+    max_examples: int | None,
+    *,
+    use_database: bool,
+    database: ExampleDatabase | None = None,
+) -> None:
     """Load the Hypothesis settings of a profile, with another number of examples if given.
+
+    ``database`` is where failing examples are remembered; None: where Hypothesis does by default.
 
     No deadline: an interpreted launch costs milliseconds to seconds. One failure a test,
     since each is reported as a located, shrunk case.
     """
-    options = {} if use_database else {"database": None}
+    options: dict[str, Any] = {} if database is None else {"database": database}
+    if not use_database:
+        options = {"database": None}
     settings.register_profile(
         "conformance",
         max_examples=max_examples or PROFILES[name],
@@ -29,6 +42,6 @@ def load_profile(name: str, max_examples: int | None, *, use_database: bool) -> 
             HealthCheck.large_base_example,
             HealthCheck.function_scoped_fixture,
         ),
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     settings.load_profile("conformance")

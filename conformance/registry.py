@@ -35,6 +35,8 @@ DEST = Choice("dest", "given", choices=("given", "new", *LAYOUTS[1:]))
 TILES = ("case", "small", "default")
 TILE = Choice("tile", "case", choices=TILES, generated=("case",), near=TILES)
 COMMON = (OUT, ROUTE, LAYER, LAYOUT, DEST, TILE)
+# What the name of a fused kernel begins with.
+FUSED = "fused:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +95,8 @@ class Format:
             scale or table first (``group``, ``block``), then ``slot``, its place in the packed word;
             ``word`` and ``scale`` (equal where the scale is one) if there are any. Rows and columns
             are added for every format (:mod:`conformance.axes`).
+        inner: axis of a two-dimensional output that a product with activations sums over: 0 where the
+            output is [K, N], 1 where it is [N, K]; None: this format has no fused kernels.
     """
 
     name: str
@@ -118,6 +122,7 @@ class Format:
     nonfinite: tuple[str, ...] = ()
     facts: Callable[[Any], Mapping[str, Any]] | None = None
     axes: Callable[[Any], Mapping[str, np.ndarray]] | None = None
+    inner: int | None = None
 
     @property
     def all_dims(self) -> tuple[Dim, ...]:
@@ -132,18 +137,43 @@ class Format:
 
 
 @dataclasses.dataclass(frozen=True)
+class Remarks:
+    """What an adapter around a user's function adds to the verdict of its last call.
+
+    Attributes:
+        summary: appended to the verdict's sentence, or empty.
+        notes: counted and shown with the verdict.
+        relaxed: what the call could not show, so that EXACT is WITHIN(0 ulp) for this reason; or empty.
+    """
+
+    summary: str = ""
+    notes: tuple[str, ...] = ()
+    relaxed: str = ""
+
+
+NO_REMARKS = Remarks()
+
+
+@dataclasses.dataclass(frozen=True)
 class Kernel:
     """A dequantize function under test.
 
     ``builtin`` kernels take launch arguments from the format's ``tiles``; a user's kernel is
     called with ``(weight, dtype=..., out=...)`` alone, without ``out`` if it has no such
-    parameter.
+    parameter. ``view`` is how the kernel sees its format and ``remarks`` what its last call has to
+    add, both of fused kernels alone (:mod:`conformance.fused`).
     """
 
     name: str
     function: Callable[..., torch.Tensor]
     builtin: bool
     takes_out: bool = True
+    view: Callable[[Format], Format] | None = None
+    remarks: Callable[[], Remarks] | None = None
+
+    def viewed(self, fmt: Format) -> Format:
+        """The format as this kernel is judged by it."""
+        return fmt if self.view is None else self.view(fmt)
 
 
 def formats() -> dict[str, Format]:
@@ -232,7 +262,12 @@ def load_kernel(path: str) -> Callable[..., torch.Tensor]:
 
 
 def user_kernel(fmt: Format, path: str) -> Kernel:
-    """Kernel given on the command line. The built-in one keeps its launch arguments."""
+    """Kernel given on the command line. The built-in one keeps its launch arguments; a path that begins
+    with ``fused:`` names a fused kernel."""
+    if path.startswith(FUSED):
+        from conformance.fused import fused_kernel
+
+        return fused_kernel(fmt, path.removeprefix(FUSED))
     function = load_kernel(path)
     if function is fmt.kernel:
         return builtin_kernel(fmt)

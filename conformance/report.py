@@ -44,16 +44,14 @@ def report(verdict: Verdict, commands: tuple[tuple[str, str], ...] = ()) -> str:
     if len(verdict.causes) > 2:
         others = ", ".join(cause.name for cause in verdict.causes[2:6])
         out += _wrap("also fits", others, 1)
-    for label, text in (
-        ("told apart", verdict.apart),
-        ("error", verdict.reading),
-        ("passes", verdict.neighbour),
-    ):
+    for label, text in (("told apart", verdict.apart), ("error", verdict.reading)):
         if text:
             out += _wrap(label, text, 2)
     for item in verdict.located:
         out.append(f"  {list(item.index)} {item.where}"[: WIDTH + 30])
         out.append(f"      got {item.got}  want {item.want}")
+    if verdict.neighbour:
+        out += _wrap("passes", verdict.neighbour, 2)
     for note in verdict.notes:
         out += _wrap("note", note, 1)
     tail = [f"{label:<10} {command}" for label, command in commands]

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import torch
 
+from conformance import device_loss
 from conformance.case import Case
-from conformance.harness import Harness
+from conformance.harness import Failure, Harness
 from conformance.verdict import NEUTRAL
 
 
@@ -22,9 +24,26 @@ class Tally:
         self.judged = 0
         self.reason = ""
 
+    @property
+    def _device(self) -> torch.device:
+        # Recorded vectors, empty weights and products have a harness of their own around the run's.
+        return getattr(self.harness, "harness", self.harness).runtime.device
+
     def check(self, case: Case) -> None:
-        """Judge a case; raises :class:`conformance.harness.Failure`."""
-        verdict = self.harness.check(case, test=self.test)
+        """Judge a case.
+
+        Raises:
+            Failure: the verdict is a failing one.
+            DeviceLost: it, or whatever else was raised, left the device unusable.
+        """
+        try:
+            verdict = self.harness.check(case, test=self.test)
+        except Exception as error:
+            checked = error.checked if isinstance(error, Failure) else None
+            lost = (checked and checked.lost) or device_loss.why_lost(self._device)
+            if lost:
+                raise device_loss.DeviceLost(lost, checked) from error
+            raise
         if verdict.kind in NEUTRAL:
             self.reason = f"{verdict.kind}: {verdict.summary}"
         else:

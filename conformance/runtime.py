@@ -90,7 +90,7 @@ def environment(runtime: Runtime) -> dict[str, str]:
         hypothesis = "not installed"
     return {
         "device": str(runtime),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a plain string: execnet sends no subclass
         "triton": triton.__version__,
         "numpy": numpy.__version__,
         "hypothesis": hypothesis,

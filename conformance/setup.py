@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from conformance import interpreter, known_faults, realmodel
 from conformance.errors import UsageError
+from conformance.fused import MANY, SAMPLED, SIGN_OF_ZERO, about
+from conformance.gemm_bound import FLOAT32, Accumulation
 from conformance.harness import Harness
+from conformance.products import TOKENS
 from conformance.profiles import PROFILES, REAL_EVERY
-from conformance.registry import Format, Kernel, builtin_kernel, formats, parse_case, user_kernel
+from conformance.registry import FUSED, Format, Kernel, builtin_kernel, formats, parse_case, user_kernel
 from conformance.results import ResultWriter, Summary
 from conformance.runtime import Runtime, environment
 from conformance.verdict import KINDS
 
 
-def parse_kernels(known: dict[str, Format], given: Sequence[str]) -> dict[str, Kernel]:
-    """Kernel of each format; ``given`` are FORMAT=MODULE:FUNCTION texts.
+def parse_kernels(
+    known: dict[str, Format], given: Sequence[str], fused: Sequence[str] = ()
+) -> dict[str, Kernel]:
+    """Kernel of each format; ``given`` and ``fused`` are FORMAT=MODULE:FUNCTION texts.
 
     Raises:
         UsageError: not of that form, unknown format, a format given twice, or not importable.
     """
     kernels = {name: builtin_kernel(fmt) for name, fmt in known.items()}
     seen: set[str] = set()
-    for text in given:
+    options = [("--kernel", text) for text in given] + [("--fused", text) for text in fused]
+    for option, text in options:
         name, equals, path = text.partition("=")
         if not equals or not path:
-            raise UsageError(f"--kernel: expected FORMAT=MODULE:FUNCTION, found {text!r}")
+            raise UsageError(f"{option}: expected FORMAT=MODULE:FUNCTION, found {text!r}")
         if name not in known:
-            raise UsageError(f"--kernel: expected a format among {', '.join(known)}, found {name!r}")
+            raise UsageError(f"{option}: expected a format among {', '.join(known)}, found {name!r}")
         if name in seen:
-            raise UsageError(f"--kernel: expected one kernel for {name}, found a second, {path!r}")
+            raise UsageError(f"{option}: expected one kernel for {name}, found a second, {path!r}")
         seen.add(name)
+        if option == "--fused":
+            path = FUSED + path.removeprefix(FUSED)
         kernels[name] = user_kernel(known[name], path)
     return kernels
 
@@ -56,6 +65,8 @@ def build(
     runtime: Runtime,
     *,
     kernels: Sequence[str] = (),
+    fused: Sequence[str] = (),
+    accumulation: Accumulation | None = None,
     oracles: Sequence[str] = (),
     gate: str = "exact",
     known_faults: Path | None = None,
@@ -64,8 +75,12 @@ def build(
     profile: str = "default",
     results: Path | None = None,
     worker: str = "",
+    run: Mapping[str, Any] | None = None,
 ) -> Harness:
     """The harness of a run. Imports kernels and probes the interpreter.
+
+    ``run`` is the first line of the results (:func:`conformance.run_record.begin`), but for the
+    environment: each process has its own, on a machine with several GPUs.
 
     Raises:
         UsageError: an option value that cannot be used; names option, expected and found.
@@ -82,7 +97,7 @@ def build(
     return Harness(
         runtime=runtime,
         formats=known,
-        kernels=parse_kernels(known, kernels),
+        kernels=parse_kernels(known, kernels, fused),
         known_faults=_load_faults(known_faults, known),
         oracles=_check_oracles(known.values(), oracles, runtime),
         gate=gate,
@@ -90,8 +105,18 @@ def build(
         model=model or realmodel.packaged_file(),
         recorded=recorded,
         real_every=REAL_EVERY.get(profile, 1),
-        writer=ResultWriter(results, worker) if results is not None else None,
+        accumulation=accumulation or FLOAT32,
+        writer=_writer(runtime, results, worker, run),
     )
+
+
+def _writer(
+    runtime: Runtime, results: Path | None, worker: str, run: Mapping[str, Any] | None
+) -> ResultWriter | None:
+    if results is None:
+        return None
+    line = None if run is None else {**run, "environment": environment(runtime)}
+    return ResultWriter(results, worker, line)
 
 
 def _load_faults(path: Path | None, known: dict[str, Format]) -> tuple[known_faults.KnownFault, ...]:
@@ -138,10 +163,22 @@ def header(harness: Harness, profile: str, max_examples: int | None, results: Pa
         for caveat in harness.interpreter.caveats:
             lines.append(f"conformance interpreter: {caveat}")
     for name, kernel in harness.kernels.items():
-        if not kernel.builtin:
+        if kernel.name.startswith(FUSED):
+            lines += _fused_lines(harness, name, kernel.name.removeprefix(FUSED))
+        elif not kernel.builtin:
             lines.append(f"conformance kernel: {name} = {kernel.name}")
     lines.append(f"conformance results: {results}")
     return lines
+
+
+def _fused_lines(harness: Harness, name: str, path: str) -> list[str]:
+    return [
+        f"conformance fused: {name} = {path}, {about(harness.formats[name])}; one-hot x with M = 1 "
+        f"({SAMPLED} rows of a weight, more once one is wrong) and M = {MANY} (all rows)",
+        f"conformance fused: random x with M = {', '.join(map(str, TOKENS))}, within the bound of "
+        f"{harness.accumulation}",
+        f"conformance fused: {SIGN_OF_ZERO}",
+    ]
 
 
 def summary_lines(summary: Summary, results: Path, seed: int, skipped: Counter[str]) -> list[str]:

@@ -18,9 +18,13 @@ from conformance.registry import Format
 # Dimensions that name a source of a weight and nothing in it.
 SOURCES = ("packer", "recorded")
 # Choices that mean something together.
-PAIRS = (("bits", "zeros"), ("per", "zero"), ("codes", "zero"))
+PAIRS = (("bits", "zeros"), ("per", "zero"), ("codes", "zero"), ("codes", "azero"))
 # Without which a pattern shows nothing.
-SHOWN_WITH: dict[str, dict[str, Any]] = {"zp": {"zero": "same"}, "vals": {"sparse": Pattern("few", 1)}}
+SHOWN_WITH: dict[str, dict[str, Any]] = {
+    "zp": {"zero": "same"},
+    "azp": {"azero": "tensor"},
+    "vals": {"sparse": Pattern("few", 1)},
+}
 # Small enough for the interpreter, with two groups; the first that a format can have.
 SMALL: tuple[dict[str, int], ...] = ({"K": 32, "g": 16}, {"g": 16}, {})
 DRAWN = 8

@@ -25,7 +25,9 @@ class Empty:
         fmt, kernel, dtype = run.formats[case.format], run.kernels[case.format], DTYPES[case["out"]]
         weight, _ = materialize(fmt, case)
         launch = run.launch(fmt, kernel, case["tile"])
+        run.note("kernel", case, kernel)
         execution = execute(kernel, weight, dtype, run.runtime.device, launch=launch)
+        run.note("judged")
         verdict = Judge(fmt, kernel.name, str(run.runtime.device), run.gate)(
             case, weight, dtype, execution, ()
         )

@@ -69,36 +69,34 @@ def expect_padded_group_size(value: object, n_rows: int) -> int:
     return size
 
 
-# The eight codes of a word stay in the lane that loaded it. ``tl.join`` and one reshape compile
-# to the same code as ``tl.interleave`` (seen with Triton 3.2, 3.4, 3.9) and take half
-# the time in the interpreter, where each call of a @triton.jit function costs a millisecond.
+# A lane decodes SIDE codes side by side: a whole word's, or one half of them, so that what it writes
+# is one store of 16 bytes. Neighbouring lanes then load the same word.
 
 
 @triton.jit
-def spread8(x):
-    """Each element of ``x`` eight times in a row."""
-    x = tl.join(x, x)
-    x = tl.join(x, x)
-    x = tl.join(x, x)
-    return tl.reshape(x, [x.numel])
-
-
-@triton.jit
-def column_codes(w):
+def column_codes(w, lane, SIDE: tl.constexpr):
     """Codes of int32 words packed along N, in column order: column c is in slot 0 4 1 5 2 6 3 7 [c].
 
     Words are signed; masking after the shift drops the copies of the sign bit.
     """
-    even = tl.join(tl.join(w, w >> 8), tl.join(w >> 4, w >> 12))
-    odd = tl.join(tl.join(w >> 16, w >> 24), tl.join(w >> 20, w >> 28))
-    codes = tl.join(even, odd)
+    if SIDE == 8:
+        even = tl.join(tl.join(w, w >> 8), tl.join(w >> 4, w >> 12))
+        odd = tl.join(tl.join(w >> 16, w >> 24), tl.join(w >> 20, w >> 28))
+        codes = tl.join(even, odd)
+    else:
+        w = w >> (lane & 1) * 8
+        codes = tl.join(tl.join(w, w >> 4), tl.join(w >> 16, w >> 20))
     return tl.reshape(codes, [codes.numel]) & 15
 
 
 @triton.jit
-def row_codes(w):
+def row_codes(w, lane, SIDE: tl.constexpr):
     """Codes of int32 words packed along K, in order: code i is in slot i."""
-    even = tl.join(tl.join(w, w >> 16), tl.join(w >> 8, w >> 24))
-    odd = tl.join(tl.join(w >> 4, w >> 20), tl.join(w >> 12, w >> 28))
-    codes = tl.join(even, odd)
+    if SIDE == 8:
+        even = tl.join(tl.join(w, w >> 16), tl.join(w >> 8, w >> 24))
+        odd = tl.join(tl.join(w >> 4, w >> 20), tl.join(w >> 12, w >> 28))
+        codes = tl.join(even, odd)
+    else:
+        w = w >> (lane & 1) * 16
+        codes = tl.join(tl.join(w, w >> 8), tl.join(w >> 4, w >> 12))
     return tl.reshape(codes, [codes.numel]) & 15

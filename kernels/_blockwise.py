@@ -16,13 +16,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
 import triton
 import triton.language as tl
 
+from kernels._lanes import side_by_side, spread
 from kernels._launch import check_output, check_runnable, destination
 from kernels._packed import (
     PackedWeight,
@@ -144,27 +145,48 @@ def codebook_of(bits: Sequence[int], device: torch.device | str) -> torch.Tensor
 
 
 @triton.jit
-def _spread(x):
-    return tl.interleave(x, x)
+def _codes(w, BITS: tl.constexpr, LANE_BITS: tl.constexpr):
+    """Codes of the packed lanes ``w``, in element order."""
+    # One return: the compiler, unlike the interpreter, wants every return of one type.
+    if LANE_BITS == 64:
+        low, high = w.to(tl.int32), (w >> 32).to(tl.int32)
+        even = tl.join(tl.join(low, high), tl.join(low >> 16, high >> 16))
+        odd = tl.join(tl.join(low >> 8, high >> 8), tl.join(low >> 24, high >> 24))
+        q = tl.join(even, odd)
+    else:
+        w = w.to(tl.int32)
+        if BITS == 8:
+            q = w
+            if LANE_BITS == 16:
+                q = tl.join(w, w >> 8)
+            if LANE_BITS == 32:
+                q = tl.join(tl.join(w, w >> 16), tl.join(w >> 8, w >> 24))
+        else:
+            # The even element of a byte is in its high nibble.
+            even, odd = w >> 4, w
+            if LANE_BITS == 16:
+                even, odd = tl.join(w >> 4, w >> 12), tl.join(w, w >> 8)
+            if LANE_BITS == 32:
+                even = tl.join(tl.join(w >> 4, w >> 20), tl.join(w >> 12, w >> 28))
+                odd = tl.join(tl.join(w, w >> 16), tl.join(w >> 8, w >> 24))
+            q = tl.join(even, odd)
+    return tl.reshape(q, [q.numel]) & (2**BITS - 1)
 
 
 @triton.jit
-def _codes(w, BITS: tl.constexpr, WORD: tl.constexpr):
-    """Codes of the packed lanes ``w``, in element order."""
-    # One return: the compiler, unlike the interpreter, wants every return of one type.
-    if BITS == 8:
-        if WORD:
-            w = tl.interleave(tl.interleave(w, w >> 16), tl.interleave(w >> 8, w >> 24))
-        q = w & 255
-    else:
-        # The even element of a byte is in its high nibble.
-        if WORD:
-            even = tl.interleave(tl.interleave(w >> 4, w >> 20), tl.interleave(w >> 12, w >> 28))
-            odd = tl.interleave(tl.interleave(w, w >> 16), tl.interleave(w >> 8, w >> 24))
-        else:
-            even, odd = w >> 4, w
-        q = tl.interleave(even, odd) & 15
-    return q
+def _loaded(codebook, q, BITS: tl.constexpr):
+    return tl.load(codebook + q, eviction_policy="evict_last")
+
+
+# Named within a kernel, even in a branch that is never taken, it would stop Triton before 3.3.
+if hasattr(tl, "gather"):
+
+    @triton.jit
+    def _gathered(codebook, q, BITS: tl.constexpr):
+        return tl.gather(tl.load(codebook + tl.arange(0, 2**BITS)), q, 0)
+
+else:
+    _gathered = _loaded
 
 
 # Arguments whose divisibility or alignment gains nothing are not specialized on: each would
@@ -182,7 +204,7 @@ def _codes(w, BITS: tl.constexpr, WORD: tl.constexpr):
 )
 def _blockwise_kernel(
     out,  # [n] output dtype
-    packed,  # [n_lanes] int32 words, or uint8 bytes
+    packed,  # [n_lanes] integers of LANE_BITS bits
     absmax,  # [B] float32, or uint8 codes when NESTED
     codebook,  # [2**BITS] float32
     nested_codebook,  # [256] float32
@@ -193,11 +215,12 @@ def _blockwise_kernel(
     block_shift,  # log2(blocksize)
     nested_shift,  # log2(nested blocksize)
     BITS: tl.constexpr,
-    WORD: tl.constexpr,
+    LANE_BITS: tl.constexpr,
     NESTED: tl.constexpr,
+    GATHER: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    PER_LANE: tl.constexpr = (32 if WORD else 8) // BITS
+    PER_LANE: tl.constexpr = LANE_BITS // BITS
     # Offsets are 64-bit once, as a scalar; lanes count within the tile.
     first_lane = tl.program_id(0).to(tl.int64) * LANES
     first = first_lane * PER_LANE
@@ -205,11 +228,11 @@ def _blockwise_kernel(
     skew = (first - (first_block << block_shift)).to(tl.int32)
 
     # One packed lane a thread: without the hint, wider loads force a round trip
-    # through shared memory before the 8-outputs-a-word stores.
+    # through shared memory before the 16-byte stores of a lane's outputs.
     lane = tl.max_contiguous(tl.arange(0, LANES), 1)
     lanes_left = tl.minimum(n_lanes - first_lane, LANES).to(tl.int32)
     lane_mask = lane < lanes_left
-    w = tl.load(packed + first_lane + lane, mask=lane_mask, other=0).to(tl.int32)
+    w = tl.load(packed + first_lane + lane, mask=lane_mask, other=0, eviction_policy="evict_first")
 
     block = (skew + lane * PER_LANE) >> block_shift
     if NESTED:
@@ -218,40 +241,55 @@ def _blockwise_kernel(
         scale = tl.load(nested_codebook + q2) * tl.load(nested_absmax + group, mask=lane_mask, other=0.0)
         scale = scale + tl.load(offset)
     else:
-        scale = tl.load(absmax + first_block + block, mask=lane_mask, other=0.0)
+        scale = tl.load(absmax + first_block + block, mask=lane_mask, other=0.0, eviction_policy="evict_last")
 
-    value = tl.load(codebook + _codes(w, BITS, WORD))
-    if PER_LANE >= 2:
-        scale = _spread(scale)
-    if PER_LANE >= 4:
-        scale = _spread(scale)
-    if PER_LANE >= 8:
-        scale = _spread(scale)
+    q = _codes(w, BITS, LANE_BITS)
+    if GATHER:
+        value = _gathered(codebook, q, BITS)
+    else:
+        value = _loaded(codebook, q, BITS)
+    value = value * spread(scale, PER_LANE)
 
     element = tl.arange(0, LANES * PER_LANE)
     left = tl.minimum(n - first, LANES * PER_LANE).to(tl.int32)
-    tl.store(out + first + element, (value * scale).to(out.dtype.element_ty), mask=element < left)
+    at = out + first + element
+    tl.store(at, value.to(out.dtype.element_ty), mask=element < left, eviction_policy="evict_first")
 
 
-def launch(
-    weight: BlockwiseWeight, *, dtype: torch.dtype, out: torch.Tensor | None, lanes: int, num_warps: int
+LANE_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _lanes(packed: torch.Tensor, size: int) -> torch.Tensor:
+    """The packed bytes as integers of ``size`` bytes, or of fewer where those do not fit.
+
+    A partial last one would be read past the end of the buffer, and one at an odd address not at
+    all. torch's view wants the storage offset aligned as well, which is not the same in a storage
+    that begins at an odd address.
+    """
+    data = flat(packed).view(torch.uint8)
+    while data.numel() % size or data.data_ptr() % size or data.storage_offset() % size:
+        size //= 2
+    return data.view(LANE_DTYPES[size])
+
+
+def run(
+    weight: BlockwiseWeight,
+    *,
+    dtype: torch.dtype,
+    out: torch.Tensor | None,
+    launch: Mapping[str, int],
+    gather: bool = False,
 ) -> torch.Tensor:
-    """Validate, choose word or byte loads, and launch; see the formats' ``dequantize``."""
-    expect_power_of_two("lanes", lanes)
-    expect_power_of_two("num_warps", num_warps)
+    """Validate, choose how wide loads are, and launch; see the formats' ``dequantize``."""
+    lanes = expect_power_of_two("lanes", launch["lanes"])
+    warps = expect_power_of_two("num_warps", launch["num_warps"])
     weight.validate()
     check_output(weight, dtype, out)
     check_runnable(_blockwise_kernel, weight.device)
     with destination(weight, dtype, out) as target:
         n = weight.numel
         if n:
-            data = flat(weight.packed).view(torch.uint8)
-            # Words only where a word can be loaded whole: a partial last word would be
-            # read past the end of the buffer. torch's view wants the storage offset aligned
-            # as well, which is not the same in a storage that begins at an odd address.
-            word = data.numel() % 4 == 0 and data.data_ptr() % 4 == 0 and data.storage_offset() % 4 == 0
-            if word:
-                data = data.view(torch.int32)
+            data = _lanes(weight.packed, side_by_side(dtype) * weight.bits // 8)
             absmax = weight.absmax.contiguous()
             nested = weight.nested or NestedAbsmax(weight.codebook, weight.codebook, weight.codebook)
             _blockwise_kernel[(triton.cdiv(data.numel(), lanes),)](
@@ -267,10 +305,11 @@ def launch(
                 weight.blocksize.bit_length() - 1,
                 nested.blocksize.bit_length() - 1,
                 BITS=weight.bits,
-                WORD=word,
+                LANE_BITS=8 * data.element_size(),
                 NESTED=weight.nested is not None,
+                GATHER=gather,
                 LANES=lanes,
-                num_warps=num_warps,
+                num_warps=warps,
                 # absmax * codebook2 + offset must round twice, as upstream does.
                 enable_fp_fusion=False,
             )

@@ -8,7 +8,7 @@ an error or garbage (https://github.com/unslothai/unsloth/issues/6831).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -85,6 +85,11 @@ def check_runnable(kernel: Any, device: torch.device) -> None:
             "weight: expected tensors on a GPU, found cpu; set TRITON_INTERPRET=1 before "
             "the kernels are imported to run them on the CPU"
         )
+
+
+def chosen(defaults: Mapping[str, int], **given: int | None) -> dict[str, int]:
+    """Launch parameters: those that the caller gave, and ``defaults`` for what is None."""
+    return {**defaults, **{name: value for name, value in given.items() if value is not None}}
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from kernels._gptq_kernel import _code
 def dense_kernel(
     out,  # [K, N] output dtype
     qweight,  # [K * BITS / 32, N] int32
-    lookup_table,  # [N, 2**BITS] float32 or float16
+    lookup_table,  # [N, 2**BITS] float32, float16, or output dtype
     full_of,  # [N] int32 when FULL: a channel's column of full_rows, or -1
     full_rows,  # [K, n_full] float32 when FULL
     n_packed,  # packed rows: K / 8 at 4 bit, K / 32 at 3 bit
@@ -26,16 +26,21 @@ def dense_kernel(
     n_full,  # topX
     BITS: tl.constexpr,
     FULL: tl.constexpr,
+    DOWN: tl.constexpr,  # neighbouring programs decode neighbouring rows, with the same tables
     PACKED_ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
     CODES: tl.constexpr = 32 if BITS == 3 else 32 // BITS
     WORDS: tl.constexpr = 3 if BITS == 3 else 1
-    # One grid axis: the second one ends at 65535. Neighbouring programs write
-    # neighbouring columns.
-    col_tiles = tl.cdiv(n_cols, COLS)
-    first_packed = (tl.program_id(0) // col_tiles) * PACKED_ROWS
-    first = (tl.program_id(0) % col_tiles).to(tl.int64) * COLS
+    # One grid axis: the second one ends at 65535.
+    if DOWN:
+        row_tiles = tl.cdiv(n_packed, PACKED_ROWS)
+        first_packed = (tl.program_id(0) % row_tiles) * PACKED_ROWS
+        first = (tl.program_id(0) // row_tiles).to(tl.int64) * COLS
+    else:
+        col_tiles = tl.cdiv(n_cols, COLS)
+        first_packed = (tl.program_id(0) // col_tiles) * PACKED_ROWS
+        first = (tl.program_id(0) % col_tiles).to(tl.int64) * COLS
     col = tl.arange(0, COLS)
     cols_left = tl.minimum(n_cols - first, COLS).to(tl.int32)
     table = lookup_table + first * 2**BITS + col * 2**BITS
@@ -47,23 +52,26 @@ def dense_kernel(
         # interpreter of Triton 3.9.
         mask = col < tl.where(packed < n_packed, cols_left, 0)
         words = qweight + packed.to(tl.int64) * WORDS * n_cols + first + col
-        w0 = tl.load(words, mask=mask, other=0)
+        w0 = tl.load(words, mask=mask, other=0, eviction_policy="evict_first")
         w1 = w0
         w2 = w0
         if BITS == 3:
-            w1 = tl.load(words + n_cols, mask=mask, other=0)
-            w2 = tl.load(words + 2 * n_cols, mask=mask, other=0)
+            w1 = tl.load(words + n_cols, mask=mask, other=0, eviction_policy="evict_first")
+            w2 = tl.load(words + 2 * n_cols, mask=mask, other=0, eviction_policy="evict_first")
         for i in tl.static_range(CODES):
             k = packed.to(tl.int64) * CODES + i
             # A pointer to the table of the lane's own channel: a select tree costs twice the
             # instructions, and gathering within a tile needs one table for all lanes.
-            value = tl.load(table + _code(w0, w1, w2, i, BITS), mask=mask, other=0.0).to(tl.float32)
+            entry = table + _code(w0, w1, w2, i, BITS)
+            value = tl.load(entry, mask=mask, other=0.0, eviction_policy="evict_last")
             if FULL:
+                value = value.to(tl.float32)
                 has = tl.where(mask, place, -1) >= 0
                 full = tl.load(full_rows + k * n_full + place, mask=has, other=0.0)
                 # Not ``value + 0``: that would turn -0 into +0.
                 value = tl.where(has, value + full, value)
-            tl.store(out + k * n_cols + first + col, value.to(out.dtype.element_ty), mask=mask)
+            at = out + k * n_cols + first + col
+            tl.store(at, value.to(out.dtype.element_ty), mask=mask, eviction_policy="evict_first")
 
 
 @triton.jit

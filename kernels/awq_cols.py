@@ -50,7 +50,8 @@ from kernels._awq import (
     expect_matrix,
     expect_two_dimensions,
 )
-from kernels._launch import check_output, check_runnable, destination
+from kernels._lanes import side_by_side
+from kernels._launch import check_output, check_runnable, chosen, destination
 from kernels._packed import PackedWeight, expect_finite, expect_one_device
 
 
@@ -126,6 +127,7 @@ def _awq_cols_kernel(
     scales,  # [G, 8 * n_words] float16, bfloat16 or float32
     n_words,
     group_rows,
+    SIDE: tl.constexpr,  # columns a lane has side by side: 8 or 4
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
 ):
@@ -143,11 +145,15 @@ def _awq_cols_kernel(
 
     # One word a lane: without the hint, wider loads force a round trip through shared
     # memory before the 8-outputs-a-word stores.
-    lane = tl.max_contiguous(tl.arange(0, WORDS), 1)
+    lane = tl.max_contiguous(tl.arange(0, WORDS * 8 // SIDE), 1)
+    word = lane // (8 // SIDE)
     col = tl.arange(0, WORDS * 8)
     at = group * n_words + first
-    zero = column_codes(tl.load(qzeros + at + lane, mask=lane < words_left, other=0))
-    scale = tl.load(scales + at * 8 + col, mask=col < words_left * 8, other=0.0).to(tl.float32)
+    zero = tl.load(qzeros + at + word, mask=word < words_left, other=0, eviction_policy="evict_last")
+    zero = column_codes(zero, lane, SIDE)
+    scale = tl.load(
+        scales + at * 8 + col, mask=col < words_left * 8, other=0.0, eviction_policy="evict_last"
+    ).to(tl.float32)
     at = (group * group_rows + start) * n_words + first
     word_row = qweight + at
     out_row = out + at * 8
@@ -155,11 +161,17 @@ def _awq_cols_kernel(
         # One vector compare: a scalar and a vector i1 cannot be combined under the
         # interpreter of Triton 3.9.
         left = tl.where(r < rows_left, words_left, 0)
-        code = column_codes(tl.load(word_row + lane, mask=lane < left, other=0))
-        value = (code - zero).to(tl.float32) * scale
-        tl.store(out_row + col, value.to(out.dtype.element_ty), mask=col < left * 8)
+        w = tl.load(word_row + word, mask=word < left, other=0, eviction_policy="evict_first")
+        value = (column_codes(w, lane, SIDE) - zero).to(tl.float32) * scale
+        value = value.to(out.dtype.element_ty)
+        tl.store(out_row + col, value, mask=col < left * 8, eviction_policy="evict_first")
         word_row += n_words
         out_row += n_words * 8
+
+
+def launch(weight: AWQColsWeight, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that ``dequantize`` takes where none are given."""
+    return {"rows": 4, "words": 16 * side_by_side(dtype), "num_warps": 4}
 
 
 def dequantize(
@@ -167,9 +179,9 @@ def dequantize(
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
-    rows: int = 4,
-    words: int = 128,
-    num_warps: int = 4,
+    rows: int | None = None,
+    words: int | None = None,
+    num_warps: int | None = None,
 ) -> torch.Tensor:
     """Dequantize ``weight`` to ``dtype``, exact to the bit.
 
@@ -181,6 +193,8 @@ def dequantize(
         rows: rows of one group that a program decodes, one after the other.
         words: packed words a program decodes at once, 8 columns each (a power of two).
         num_warps: warps a program uses.
+
+        Those that are None are as :func:`launch` says.
 
     Returns:
         ``out``, or a new contiguous tensor [K, N].
@@ -197,6 +211,8 @@ def dequantize(
     weight.validate()
     check_output(weight, dtype, out)
     check_runnable(_awq_cols_kernel, weight.device)
+    set_to = chosen(launch(weight, dtype), rows=rows, words=words, num_warps=num_warps)
+    rows, words = set_to["rows"], set_to["words"]
     with destination(weight, dtype, out) as target:
         n_words = weight.qweight.shape[1]
         if weight.n_rows and n_words:
@@ -208,9 +224,10 @@ def dequantize(
                 weight.scales.contiguous(),
                 n_words,
                 weight.group_rows,
+                SIDE=side_by_side(dtype),
                 ROWS=rows,
                 WORDS=words,
-                num_warps=num_warps,
+                num_warps=set_to["num_warps"],
                 enable_fp_fusion=False,
             )
     return target.result

@@ -50,9 +50,9 @@ from kernels._awq import (
     expect_padded_group_size,
     expect_two_dimensions,
     padded_groups,
-    spread8,
 )
-from kernels._launch import check_output, check_runnable, destination
+from kernels._lanes import side_by_side, spread
+from kernels._launch import check_output, check_runnable, chosen, destination
 from kernels._packed import PackedWeight, expect_finite, expect_one_device
 
 OUTPUTS_PER_ROW = 4
@@ -127,6 +127,23 @@ class AWQQuadsWeight(PackedWeight):
 
 
 @triton.jit
+def _may_be_inexact(scale, zero):
+    """1 where a code times ``scale`` plus ``zero``, both float16, may need more bits than float32 has.
+
+    Let es and ez be the exponent fields, at least 1. Scale and zero are multiples of u = 2**(es - 25)
+    and v = 2**(ez - 25), a product is below 2**15 u in magnitude, the zero below 2**11 v, and their
+    sum is a multiple of the smaller of u and v. A multiple of a power of two is a float32 if it is at
+    most 2**24 times that: for d = ez - es >= 0 it needs 2**15 + 2**(11 + d) <= 2**24, which is d <= 12;
+    for d < 0, 2**(15 - d) + 2**11 <= 2**24, which is d >= -8. No sum is tiny: u, v >= 2**-24. If the
+    zero is 0, the sum is the product. Values that are not finite round to no other number.
+    """
+    s = scale.to(tl.int16, bitcast=True).to(tl.int32)
+    z = zero.to(tl.int16, bitcast=True).to(tl.int32)
+    d = tl.maximum((z >> 10) & 31, 1) - tl.maximum((s >> 10) & 31, 1)
+    return tl.where(((d < -8) | (d > 12)) & ((z & 0x7FFF) != 0), 1, 0)
+
+
+@triton.jit
 def _sum_to_odd(a, b):
     """float32 a + b rounded to odd: a later rounding to fewer bits is then correct.
 
@@ -137,12 +154,10 @@ def _sum_to_odd(a, b):
     other = total - a
     error = (a - (total - other)) + (b - other)
     bits = total.to(tl.int32, bitcast=True)
-    # Toward the error: one more in the bits is away from zero for either sign. A total of
-    # zero has no error, since float32 sums are exact where they are tiny.
-    step = tl.where((error > 0) == (total > 0), 1, -1)
-    inexact = (error > 0) | (error < 0)
-    fixed = tl.where(inexact & ((bits & 1) == 0), bits + step, bits)
-    return fixed.to(tl.float32, bitcast=True)
+    # Toward zero first, which is one less in the bits where error and total differ in sign, then
+    # odd. A total of zero has no error, since float32 sums are exact where they are tiny.
+    odd = (bits + ((bits ^ error.to(tl.int32, bitcast=True)) >> 31)) | 1
+    return tl.where(tl.abs(error) > 0, odd, bits).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -156,56 +171,85 @@ def _awq_quads_kernel(
     group_rows,
     WHOLE_EIGHTHS: tl.constexpr,  # eight codes in a row are of one group
     NARROW: tl.constexpr,  # the output has fewer bits than float32
+    SIDE: tl.constexpr,  # codes a lane has side by side: 8 or 4
     ROWS: tl.constexpr,
     EIGHTHS: tl.constexpr,
 ):
     # One grid axis: the second one ends at 65535, which is fewer than an embedding has rows.
     tiles = tl.cdiv(n_eighths, EIGHTHS)
     first_output = (tl.program_id(0) // tiles) * ROWS
-    first = (tl.program_id(0) % tiles).to(tl.int64) * EIGHTHS
+    first_eighth = (tl.program_id(0) % tiles) * EIGHTHS
+    first = first_eighth.to(tl.int64)
     left_in_tile = tl.minimum(n_eighths - first, EIGHTHS).to(tl.int32)
-    lane = tl.arange(0, EIGHTHS)
+    lane = tl.arange(0, EIGHTHS * 8 // SIDE)
+    eighth = lane // (8 // SIDE)
     element = tl.arange(0, EIGHTHS * 8)
-    k = first * 8 + element
-    # Eight consecutive k are one nibble of eight consecutive words: a lane loads 16 bytes and
-    # stores 8 values, and the words' other nibbles are the neighbour lanes', out of the cache.
-    word = (k // 64) * 64 + (k % 64) // 32 * 8 + element % 8
-    word = tl.max_contiguous(tl.multiple_of(word, 8), 8)  # the compiler does not see it itself
-    shift = (element // 8 + (first % 4).to(tl.int32)) % 4 * 4
-    # A tile may span groups: each eight codes, or each code, look up their own.
+    # Eight consecutive k are one nibble of eight consecutive words: a lane loads as many words as it
+    # stores values, and the words' other nibbles are the neighbour lanes', out of the cache.
+    inside = (first % 8).to(tl.int32) * 8 + element
+    word = inside // 64 * 64 + inside % 64 // 32 * 8 + element % 8
+    word = tl.max_contiguous(tl.multiple_of(word, SIDE), SIDE)  # the compiler does not see it itself
+    shift = inside // 8 % 4 * 4
+    # A tile may span groups: each lane, or each code, looks up its own. Eighths are counted in 32
+    # bits, codes may be too many for that; a division in 64 bits costs as much as all the rest.
     if WHOLE_EIGHTHS:
-        group = (first + lane) * 8 // group_rows
+        group = (first_eighth + eighth) // (group_rows // 8)
     else:
-        group = k // group_rows
-    at = group * n_outputs
+        group = (first * 8 + element) // group_rows
+    at = group.to(tl.int64) * n_outputs
     n_rows = n_eighths.to(tl.int64) * 8
     output = first_output.to(tl.int64)
     rows_left = n_outputs - first_output
-    out_row = out + output * n_rows
+    inexact = 0
+    if NARROW:
+        # Rounding to odd costs more than all the rest, and hardly a weight needs it.
+        found = at.to(tl.int32) * 0
+        for r in range(0, ROWS):
+            left = tl.where(r < rows_left, left_in_tile, 0)
+            if WHOLE_EIGHTHS:
+                group_mask = eighth < left
+            else:
+                group_mask = element < left * 8
+            near = output + r + at
+            scale = tl.load(scales + near, mask=group_mask, other=0.0, eviction_policy="evict_last")
+            zero = tl.load(qzeros + near, mask=group_mask, other=0.0, eviction_policy="evict_last")
+            found = found | _may_be_inexact(scale, zero)
+        inexact = tl.max(found, axis=0)
+    out_row = out + output * n_rows + first * 8
     for r in range(0, ROWS):
         # One vector compare: a scalar and a vector i1 cannot be combined under the
         # interpreter of Triton 3.9.
         left = tl.where(r < rows_left, left_in_tile, 0)
         mask = element < left * 8
-        word_row = qweight + (output >> 2) * n_rows + (output & 3) * 16
-        code = (tl.load(word_row + word, mask=mask, other=0).to(tl.int32) >> shift) & 15
+        word_row = qweight + (output >> 2) * n_rows + (output & 3) * 16 + first // 8 * 64
+        w = tl.load(word_row + word, mask=mask, other=0, eviction_policy="evict_first")
+        code = (w.to(tl.int32) >> shift) & 15
         if WHOLE_EIGHTHS:
-            group_mask = lane < left
+            group_mask = eighth < left
         else:
             group_mask = mask
-        scale = tl.load(scales + output + at, mask=group_mask, other=0.0).to(tl.float32)
-        zero = tl.load(qzeros + output + at, mask=group_mask, other=0.0).to(tl.float32)
+        near = output + at
+        scale = tl.load(scales + near, mask=group_mask, other=0.0, eviction_policy="evict_last")
+        zero = tl.load(qzeros + near, mask=group_mask, other=0.0, eviction_policy="evict_last")
+        scale = scale.to(tl.float32)
+        zero = zero.to(tl.float32)
         if WHOLE_EIGHTHS:
-            scale = spread8(scale)
-            zero = spread8(zero)
+            scale = spread(scale, SIDE)
+            zero = spread(zero, SIDE)
         product = code.to(tl.float32) * scale  # exact: 4 and 11 bits
-        if NARROW:
+        if inexact > 0:
             value = _sum_to_odd(product, zero)
         else:
             value = product + zero
-        tl.store(out_row + k, value.to(out.dtype.element_ty), mask=mask)
+        value = value.to(out.dtype.element_ty)
+        tl.store(out_row + element, value, mask=mask, eviction_policy="evict_first")
         output += 1
         out_row += n_rows
+
+
+def launch(weight: AWQQuadsWeight, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that ``dequantize`` takes where none are given."""
+    return {"rows": 4, "eighths": 16 * side_by_side(dtype), "num_warps": 4}
 
 
 def dequantize(
@@ -213,9 +257,9 @@ def dequantize(
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
-    rows: int = 4,
-    eighths: int = 128,
-    num_warps: int = 4,
+    rows: int | None = None,
+    eighths: int | None = None,
+    num_warps: int | None = None,
 ) -> torch.Tensor:
     """Dequantize ``weight`` to ``dtype``, exact to the bit.
 
@@ -227,6 +271,8 @@ def dequantize(
         rows: outputs a program decodes, one after the other.
         eighths: runs of 8 codes that a program decodes at once (a power of two).
         num_warps: warps a program uses.
+
+        Those that are None are as :func:`launch` says.
 
     Returns:
         ``out``, or a new contiguous tensor [N, K].
@@ -242,6 +288,8 @@ def dequantize(
     weight.validate()
     check_output(weight, dtype, out)
     check_runnable(_awq_quads_kernel, weight.device)
+    set_to = chosen(launch(weight, dtype), rows=rows, eighths=eighths, num_warps=num_warps)
+    rows, eighths = set_to["rows"], set_to["eighths"]
     with destination(weight, dtype, out) as target:
         n_eighths = weight.n_rows // 8
         if weight.n_outputs and n_eighths:
@@ -255,9 +303,10 @@ def dequantize(
                 weight.group_rows,
                 WHOLE_EIGHTHS=weight.group_rows % 8 == 0,
                 NARROW=dtype != torch.float32,
+                SIDE=side_by_side(dtype),
                 ROWS=rows,
                 EIGHTHS=eighths,
-                num_warps=num_warps,
+                num_warps=set_to["num_warps"],
                 # The two-sum must not be fused, nor simplified away.
                 enable_fp_fusion=False,
             )

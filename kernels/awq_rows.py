@@ -50,9 +50,9 @@ from kernels._awq import (
     expect_two_dimensions,
     padded_groups,
     row_codes,
-    spread8,
 )
-from kernels._launch import check_output, check_runnable, destination
+from kernels._lanes import side_by_side, spread
+from kernels._launch import check_output, check_runnable, chosen, destination
 from kernels._packed import PackedWeight, expect_finite, expect_one_device
 
 
@@ -131,20 +131,24 @@ def _awq_rows_kernel(
     n_zero_words,
     group_rows,
     WHOLE_WORDS: tl.constexpr,  # the codes of a word are of one group
+    SIDE: tl.constexpr,  # codes a lane has side by side: 8 or 4
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
 ):
     # One grid axis: the second one ends at 65535, which is fewer than an embedding has rows.
     word_tiles = tl.cdiv(n_words, WORDS)
     first_output = (tl.program_id(0) // word_tiles) * ROWS
-    first = (tl.program_id(0) % word_tiles).to(tl.int64) * WORDS
+    first_word = (tl.program_id(0) % word_tiles) * WORDS
+    first = first_word.to(tl.int64)
     words_left = tl.minimum(n_words - first, WORDS).to(tl.int32)
-    # One word a lane, see awq_cols.
-    lane = tl.max_contiguous(tl.arange(0, WORDS), 1)
+    # One word, or half of one, a lane: see awq_cols.
+    lane = tl.max_contiguous(tl.arange(0, WORDS * 8 // SIDE), 1)
+    word = lane // (8 // SIDE)
     element = tl.arange(0, WORDS * 8)
-    # A tile may span groups: each word, or each code, looks up its own.
+    # A tile may span groups: each lane, or each code, looks up its own. Words are counted in 32
+    # bits, codes may be too many for that; a division in 64 bits costs as much as all the rest.
     if WHOLE_WORDS:
-        group = ((first + lane) * 8 // group_rows).to(tl.int32)
+        group = (first_word + word) // (group_rows // 8)
     else:
         group = ((first * 8 + element) // group_rows).to(tl.int32)
     zero_word = group >> 3
@@ -159,24 +163,32 @@ def _awq_rows_kernel(
         # One vector compare: a scalar and a vector i1 cannot be combined under the
         # interpreter of Triton 3.9.
         left = tl.where(r < rows_left, words_left, 0)
-        word_mask = lane < left
+        word_mask = word < left
         mask = element < left * 8
-        code = row_codes(tl.load(word_row + lane, mask=word_mask, other=0))
+        w = tl.load(word_row + word, mask=word_mask, other=0, eviction_policy="evict_first")
         if WHOLE_WORDS:
             group_mask = word_mask
         else:
             group_mask = mask
-        zero = (tl.load(zero_row + zero_word, mask=group_mask, other=0) >> zero_shift) & 15
-        scale = tl.load(scale_row + group, mask=group_mask, other=0.0).to(tl.float32)
+        zero = tl.load(zero_row + zero_word, mask=group_mask, other=0, eviction_policy="evict_last")
+        zero = (zero >> zero_shift) & 15
+        scale = tl.load(scale_row + group, mask=group_mask, other=0.0, eviction_policy="evict_last")
+        scale = scale.to(tl.float32)
         if WHOLE_WORDS:
-            zero = spread8(zero)
-            scale = spread8(scale)
-        value = (code - zero).to(tl.float32) * scale
-        tl.store(out_row + element, value.to(out.dtype.element_ty), mask=mask)
+            zero = spread(zero, SIDE)
+            scale = spread(scale, SIDE)
+        value = (row_codes(w, lane, SIDE) - zero).to(tl.float32) * scale
+        value = value.to(out.dtype.element_ty)
+        tl.store(out_row + element, value, mask=mask, eviction_policy="evict_first")
         word_row += n_words
         out_row += n_words * 8
         zero_row += n_zero_words
         scale_row += n_zero_words * 8
+
+
+def launch(weight: AWQRowsWeight, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that ``dequantize`` takes where none are given."""
+    return {"rows": 4, "words": 16 * side_by_side(dtype), "num_warps": 4}
 
 
 def dequantize(
@@ -184,9 +196,9 @@ def dequantize(
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
-    rows: int = 4,
-    words: int = 128,
-    num_warps: int = 4,
+    rows: int | None = None,
+    words: int | None = None,
+    num_warps: int | None = None,
 ) -> torch.Tensor:
     """Dequantize ``weight`` to ``dtype``, exact to the bit.
 
@@ -198,6 +210,8 @@ def dequantize(
         rows: outputs a program decodes, one after the other.
         words: packed words a program decodes at once, 8 codes each (a power of two).
         num_warps: warps a program uses.
+
+        Those that are None are as :func:`launch` says.
 
     Returns:
         ``out``, or a new contiguous tensor [N, K].
@@ -213,6 +227,8 @@ def dequantize(
     weight.validate()
     check_output(weight, dtype, out)
     check_runnable(_awq_rows_kernel, weight.device)
+    set_to = chosen(launch(weight, dtype), rows=rows, words=words, num_warps=num_warps)
+    rows, words = set_to["rows"], set_to["words"]
     with destination(weight, dtype, out) as target:
         n_outputs, n_words = weight.qweight.shape
         if n_outputs and n_words:
@@ -226,9 +242,10 @@ def dequantize(
                 weight.qzeros.shape[1],
                 weight.group_rows,
                 WHOLE_WORDS=weight.group_rows % CODES_PER_WORD == 0,
+                SIDE=side_by_side(dtype),
                 ROWS=rows,
                 WORDS=words,
-                num_warps=num_warps,
+                num_warps=set_to["num_warps"],
                 enable_fp_fusion=False,
             )
     return target.result

@@ -26,7 +26,8 @@ from typing import ClassVar
 
 import torch
 
-from kernels._blockwise import BlockwiseWeight, launch
+from kernels._blockwise import BlockwiseWeight, run
+from kernels._launch import chosen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +42,19 @@ class Blockwise8Weight(BlockwiseWeight):
         return tuple(self.shape)
 
 
+def launch(weight: Blockwise8Weight, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that ``dequantize`` takes where none are given."""
+    return {"gather": 0, "lanes": 256 if dtype is torch.float32 else 128, "num_warps": 4}
+
+
 def dequantize(
     weight: Blockwise8Weight,
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
-    lanes: int = 256,
-    num_warps: int = 4,
+    lanes: int | None = None,
+    gather: int | None = None,
+    num_warps: int | None = None,
 ) -> torch.Tensor:
     """Dequantize ``weight`` to ``dtype``, exact to the bit.
 
@@ -56,9 +63,14 @@ def dequantize(
             inputs are made contiguous first, which copies them.
         dtype: float16, bfloat16 or float32. Values beyond float16's range become inf.
         out: optional output of shape ``weight.shape``; may be strided.
-        lanes: packed lanes a program decodes (a power of two): int32 words of 4 codes,
-            or single bytes when the packed data has no whole number of aligned words.
+        lanes: packed lanes a program decodes (a power of two): integers of 8 codes (4 for
+            float32), or of fewer when the packed data has no whole number of those, aligned.
+        gather: 1: a program loads the map once and looks codes up in shared memory
+            (``tl.gather``: Triton before 3.3 has none and loads, 3.3 does not compile it). 0: it
+            loads each entry, out of the cache.
         num_warps: warps a program uses.
+
+        Those that are None are as :func:`launch` says.
 
     Returns:
         ``out``, or a new contiguous tensor of shape ``weight.shape``.
@@ -71,4 +83,5 @@ def dequantize(
     """
     if not isinstance(weight, Blockwise8Weight):
         raise TypeError(f"weight: expected Blockwise8Weight, found {type(weight).__name__}")
-    return launch(weight, dtype=dtype, out=out, lanes=lanes, num_warps=num_warps)
+    set_to = chosen(launch(weight, dtype), lanes=lanes, gather=gather, num_warps=num_warps)
+    return run(weight, dtype=dtype, out=out, launch=set_to, gather=bool(set_to["gather"]))

@@ -11,7 +11,8 @@ import dataclasses
 
 import torch
 
-from kernels._blockwise import codebook_of, launch
+from kernels._blockwise import codebook_of, run
+from kernels._launch import chosen
 from kernels.nf4 import FourBitWeight
 
 # Codes 1 and 9 were once 7 ULP off in a table of decimal literals:
@@ -33,13 +34,20 @@ class FP4Weight(FourBitWeight):
     """A weight in bitsandbytes' FP4 form. Fields as in :mod:`kernels.nf4`."""
 
 
+def launch(weight: FP4Weight, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that ``dequantize`` takes where none are given."""
+    if dtype is torch.float32:
+        return {"lanes": 256, "num_warps": 1}
+    return {"lanes": 256, "num_warps": 4}
+
+
 def dequantize(
     weight: FP4Weight,
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
-    lanes: int = 256,
-    num_warps: int = 4,
+    lanes: int | None = None,
+    num_warps: int | None = None,
 ) -> torch.Tensor:
     """Dequantize ``weight`` to ``dtype``, exact to the bit.
 
@@ -47,4 +55,5 @@ def dequantize(
     """
     if not isinstance(weight, FP4Weight):
         raise TypeError(f"weight: expected FP4Weight, found {type(weight).__name__}")
-    return launch(weight, dtype=dtype, out=out, lanes=lanes, num_warps=num_warps)
+    set_to = chosen(launch(weight, dtype), lanes=lanes, num_warps=num_warps)
+    return run(weight, dtype=dtype, out=out, launch=set_to)

@@ -59,7 +59,8 @@ import torch
 import triton
 
 from kernels._gptq_kernel import GROUP_PER_ROW, GROUP_PER_TILE, GROUP_PER_WORD, gptq_kernel
-from kernels._launch import check_output, check_runnable, destination
+from kernels._lanes import side_by_side
+from kernels._launch import check_output, check_runnable, chosen, destination
 from kernels._packed import PackedWeight, expect_finite, expect_int, expect_one_device, expect_tensor
 
 BITS = (2, 3, 4, 8)
@@ -167,14 +168,24 @@ class GPTQWeight(PackedWeight):
             raise ValueError(f"g_idx: expected 0 <= group < {self.n_groups}, found {found} at row {row}")
 
 
+def launch(weight: GPTQWeight, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that ``dequantize`` takes where none are given."""
+    # In activation order every row loads its own scales and zeros; small programs then hide more
+    # of the latency.
+    side = side_by_side(dtype)
+    if weight.g_idx is not None:
+        return {"packed_rows": 1, "cols": 64 * side, "num_warps": 2}
+    return {"packed_rows": 2, "cols": 128 * side, "num_warps": 4}
+
+
 def dequantize(
     weight: GPTQWeight,
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
-    packed_rows: int = 2,
-    cols: int = 1024,
-    num_warps: int = 4,
+    packed_rows: int | None = None,
+    cols: int | None = None,
+    num_warps: int | None = None,
 ) -> torch.Tensor:
     """Dequantize ``weight`` to ``dtype``, exact to the bit.
 
@@ -188,6 +199,8 @@ def dequantize(
             rows are of one group.
         cols: columns a program decodes at once (a power of two).
         num_warps: warps a program uses.
+
+        Those that are None are as :func:`launch` says.
 
     Returns:
         ``out``, or a new contiguous tensor [K, N]. A row whose ``g_idx`` names no group
@@ -207,6 +220,8 @@ def dequantize(
     weight.validate()
     check_output(weight, dtype, out)
     check_runnable(gptq_kernel, weight.device)
+    set_to = chosen(launch(weight, dtype), packed_rows=packed_rows, cols=cols, num_warps=num_warps)
+    packed_rows, cols = set_to["packed_rows"], set_to["cols"]
     with destination(weight, dtype, out) as target:
         n_rows, n_cols = weight.output_shape
         if n_rows and n_cols:
@@ -237,7 +252,8 @@ def dequantize(
                 GROUP_PER=group_per.value,
                 PACKED_ROWS=packed_rows,
                 COLS=cols,
-                num_warps=num_warps,
+                SIDE=side_by_side(dtype),
+                num_warps=set_to["num_warps"],
                 enable_fp_fusion=False,
             )
     return target.result

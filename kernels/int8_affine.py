@@ -54,9 +54,10 @@ from typing import Literal
 
 import torch
 import triton
-import triton.language as tl
 
-from kernels._launch import check_output, check_runnable, destination
+from kernels._int8_affine_kernel import PER_COLUMN, PER_GROUP, PER_ROW, PER_TENSOR, int8_affine_kernel
+from kernels._lanes import side_by_side
+from kernels._launch import check_output, check_runnable, chosen, destination
 from kernels._packed import (
     PackedWeight,
     describe,
@@ -72,11 +73,6 @@ SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 GRANULARITIES = ("tensor", "channel", "group")
 
 Granularity = Literal["tensor", "channel", "group"]
-
-PER_TENSOR = tl.constexpr(0)
-PER_ROW = tl.constexpr(1)
-PER_COLUMN = tl.constexpr(2)
-PER_GROUP = tl.constexpr(3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,57 +185,12 @@ class Int8AffineWeight(PackedWeight):
                 )
 
 
-@triton.jit
-def _int8_affine_kernel(
-    out,  # [R, C] output dtype
-    codes,  # [R, C] int8 or uint8
-    scale,  # [1], [R], [C] or [R, n_groups]
-    zero_point,  # the same, when ZERO
-    n_rows,
-    n_cols,
-    n_groups,
-    PER: tl.constexpr,
-    ZERO: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-):
-    # One grid axis: the second one ends at 65535, which is fewer than an embedding has rows.
-    col_tiles = tl.cdiv(n_cols, COLS)
-    first_row = (tl.program_id(0) // col_tiles) * ROWS
-    first = (tl.program_id(0) % col_tiles).to(tl.int64) * COLS
-    col = tl.arange(0, COLS)
-    cols_left = tl.minimum(n_cols - first, COLS).to(tl.int32)
-    # Offsets of the scales within a row, or of the whole tile; the tile's start in 64 bits.
-    if PER == PER_COLUMN:
-        place = first + col
-    elif PER == PER_GROUP:
-        # A tile may span many groups, and start inside one.
-        place = first // GROUP_SIZE + ((first % GROUP_SIZE).to(tl.int32) + col) // GROUP_SIZE
-    else:
-        place = first * 0 + col * 0
-    if PER == PER_TENSOR or PER == PER_COLUMN:  # noqa: SIM109 - Triton compiles no ``in``
-        inside = col < cols_left
-        s = tl.load(scale + place, mask=inside, other=0.0).to(tl.float32)
-        z = col * 0
-        if ZERO:
-            z = tl.load(zero_point + place, mask=inside, other=0).to(tl.int32)
-    for r in range(0, ROWS):
-        row = (first_row + r).to(tl.int64)
-        # One vector compare: a scalar and a vector i1 cannot be combined under the
-        # interpreter of Triton 3.9.
-        mask = col < tl.where(row < n_rows, cols_left, 0)
-        if PER == PER_ROW or PER == PER_GROUP:  # noqa: SIM109
-            at = place + row * n_groups
-            s = tl.load(scale + at, mask=mask, other=0.0).to(tl.float32)
-            z = col * 0
-            if ZERO:
-                z = tl.load(zero_point + at, mask=mask, other=0).to(tl.int32)
-        at = row * n_cols + first
-        # Both in int32 before they are subtracted: 8-bit differences wrap.
-        q = tl.load(codes + at + col, mask=mask, other=0).to(tl.int32)
-        value = (q - z).to(tl.float32) * s
-        tl.store(out + at + col, value.to(out.dtype.element_ty), mask=mask)
+def launch(weight: Int8AffineWeight, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that ``dequantize`` takes where none are given."""
+    side = side_by_side(dtype)
+    if weight.granularity == "channel" and weight.axis == 0:
+        return {"rows": 1, "cols": 256 * side, "num_warps": 4}
+    return {"rows": 4, "cols": 128 * side, "num_warps": 4}
 
 
 def dequantize(
@@ -247,9 +198,9 @@ def dequantize(
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
-    rows: int = 4,
-    cols: int = 1024,
-    num_warps: int = 4,
+    rows: int | None = None,
+    cols: int | None = None,
+    num_warps: int | None = None,
 ) -> torch.Tensor:
     """Dequantize ``weight`` to ``dtype``, exact to the bit.
 
@@ -261,6 +212,8 @@ def dequantize(
         rows: rows a program decodes, one after the other.
         cols: columns a program decodes at once (a power of two).
         num_warps: warps a program uses.
+
+        Those that are None are as :func:`launch` says.
 
     Returns:
         ``out``, or a new contiguous tensor [R, C].
@@ -274,12 +227,13 @@ def dequantize(
     """
     if not isinstance(weight, Int8AffineWeight):
         raise TypeError(f"weight: expected Int8AffineWeight, found {type(weight).__name__}")
-    expect_int("rows", rows, minimum=1)
-    expect_power_of_two("cols", cols)
-    expect_power_of_two("num_warps", num_warps)
     weight.validate()
     check_output(weight, dtype, out)
-    check_runnable(_int8_affine_kernel, weight.device)
+    set_to = chosen(launch(weight, dtype), rows=rows, cols=cols, num_warps=num_warps)
+    rows = expect_int("rows", set_to["rows"], minimum=1)
+    cols = expect_power_of_two("cols", set_to["cols"])
+    warps = expect_power_of_two("num_warps", set_to["num_warps"])
+    check_runnable(int8_affine_kernel, weight.device)
     with destination(weight, dtype, out) as target:
         n_rows, n_cols = weight.codes.shape
         if n_rows and n_cols:
@@ -289,7 +243,14 @@ def dequantize(
                 "group": PER_GROUP,
             }[weight.granularity]
             scale = weight.scale.contiguous()
-            _int8_affine_kernel[(triton.cdiv(n_cols, cols) * triton.cdiv(n_rows, rows),)](
+            n_groups, group_size = 1, 1
+            if weight.granularity == "group":
+                assert weight.group_size is not None
+                n_groups, group_size = scale.shape[1], weight.group_size
+                if n_groups == 1:
+                    per, group_size = PER_ROW, 1
+            side = min(side_by_side(dtype), cols)
+            int8_affine_kernel[(triton.cdiv(n_cols, cols) * triton.cdiv(n_rows, rows),)](
                 target.buffer,
                 weight.codes.contiguous(),
                 scale,
@@ -297,13 +258,15 @@ def dequantize(
                 scale if weight.zero_point is None else weight.zero_point.contiguous(),
                 n_rows,
                 n_cols,
-                scale.shape[1] if weight.granularity == "group" else 1,
+                n_groups,
                 PER=per.value,
                 ZERO=weight.zero_point is not None,
-                GROUP_SIZE=min(weight.group_size or 1, max(n_cols, 1)),
+                GROUP_SIZE=group_size,
+                SIDE=side,
+                SHARED=side if group_size % side == 0 else 1,
                 ROWS=rows,
                 COLS=cols,
-                num_warps=num_warps,
+                num_warps=warps,
                 enable_fp_fusion=False,
             )
     return target.result

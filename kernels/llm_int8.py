@@ -25,7 +25,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels._launch import check_output, check_runnable, destination
+from kernels._lanes import side_by_side
+from kernels._launch import check_output, check_runnable, chosen, destination
 from kernels._packed import (
     PackedWeight,
     expect_finite,
@@ -73,6 +74,7 @@ def _llm_int8_kernel(
     absmax,  # [R] float32
     n_rows,
     n_cols,
+    SIDE: tl.constexpr,  # columns a lane has side by side
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
@@ -82,16 +84,24 @@ def _llm_int8_kernel(
     first = (tl.program_id(0) % col_tiles).to(tl.int64) * COLS
     col = tl.arange(0, COLS)
     cols_left = tl.minimum(n_cols - first, COLS).to(tl.int32)
+    # Codes are bytes: without the hint a lane loads 16, and 16-bit outputs take a way through
+    # shared memory.
+    code_col = tl.max_contiguous(col, SIDE)
     for r in range(0, ROWS):
         row = first_row + r
         # One vector compare: a scalar and a vector i1 cannot be combined under the
         # interpreter of Triton 3.9.
         mask = col < tl.where(row < n_rows, cols_left, 0)
         at = row.to(tl.int64) * n_cols + first
-        q = tl.load(codes + at + col, mask=mask, other=0)
+        q = tl.load(codes + at + code_col, mask=mask, other=0, eviction_policy="evict_first")
         scale = tl.load(absmax + row, mask=row < n_rows, other=0.0)
         value = q.to(tl.float32) * scale * INV_127
-        tl.store(out + at + col, value.to(out.dtype.element_ty), mask=mask)
+        tl.store(out + at + col, value.to(out.dtype.element_ty), mask=mask, eviction_policy="evict_first")
+
+
+def launch(weight: LLMInt8Weight, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that ``dequantize`` takes where none are given."""
+    return {"rows": 1, "cols": 256 * side_by_side(dtype), "num_warps": 4}
 
 
 def dequantize(
@@ -99,9 +109,9 @@ def dequantize(
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
-    rows: int = 4,
-    cols: int = 1024,
-    num_warps: int = 4,
+    rows: int | None = None,
+    cols: int | None = None,
+    num_warps: int | None = None,
 ) -> torch.Tensor:
     """Dequantize ``weight`` to ``dtype``, exact to the bit.
 
@@ -114,6 +124,8 @@ def dequantize(
         cols: columns a program decodes at once (a power of two).
         num_warps: warps a program uses.
 
+        Those that are None are as :func:`launch` says.
+
     Returns:
         ``out``, or a new contiguous tensor [R, C].
 
@@ -125,11 +137,12 @@ def dequantize(
     """
     if not isinstance(weight, LLMInt8Weight):
         raise TypeError(f"weight: expected LLMInt8Weight, found {type(weight).__name__}")
-    expect_int("rows", rows, minimum=1)
-    expect_power_of_two("cols", cols)
-    expect_power_of_two("num_warps", num_warps)
     weight.validate()
     check_output(weight, dtype, out)
+    set_to = chosen(launch(weight, dtype), rows=rows, cols=cols, num_warps=num_warps)
+    rows = expect_int("rows", set_to["rows"], minimum=1)
+    cols = expect_power_of_two("cols", set_to["cols"])
+    warps = expect_power_of_two("num_warps", set_to["num_warps"])
     check_runnable(_llm_int8_kernel, weight.device)
     with destination(weight, dtype, out) as target:
         n_rows, n_cols = weight.codes.shape
@@ -140,9 +153,10 @@ def dequantize(
                 weight.absmax.contiguous(),
                 n_rows,
                 n_cols,
+                SIDE=min(side_by_side(dtype), cols),
                 ROWS=rows,
                 COLS=cols,
-                num_warps=num_warps,
+                num_warps=warps,
                 enable_fp_fusion=False,
             )
     return target.result

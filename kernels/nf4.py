@@ -28,7 +28,8 @@ from typing import ClassVar
 
 import torch
 
-from kernels._blockwise import BlockwiseWeight, codebook_of, launch
+from kernels._blockwise import BlockwiseWeight, codebook_of, run
+from kernels._launch import chosen
 
 # Exact float32 bit patterns: a literal with five digits is 14 ULP off and passes every
 # test with a tolerance (https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2025).
@@ -73,13 +74,20 @@ class NF4Weight(FourBitWeight):
     """A weight in bitsandbytes' NF4 form. Fields as in the module's table."""
 
 
+def launch(weight: NF4Weight, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that ``dequantize`` takes where none are given."""
+    if dtype is torch.float32:
+        return {"lanes": 256, "num_warps": 1}
+    return {"lanes": 256, "num_warps": 4}
+
+
 def dequantize(
     weight: NF4Weight,
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
-    lanes: int = 256,
-    num_warps: int = 4,
+    lanes: int | None = None,
+    num_warps: int | None = None,
 ) -> torch.Tensor:
     """Dequantize ``weight`` to ``dtype``, exact to the bit.
 
@@ -88,9 +96,11 @@ def dequantize(
             inputs are made contiguous first, which copies them.
         dtype: float16, bfloat16 or float32. Values beyond float16's range become inf.
         out: optional output of shape ``weight.shape``; may be strided.
-        lanes: packed lanes a program decodes (a power of two): int32 words of 8 codes,
-            or bytes of 2 when the packed data has no whole number of aligned words.
+        lanes: packed lanes a program decodes (a power of two): integers of 8 codes (4 for
+            float32), or of fewer when the packed data has no whole number of those, aligned.
         num_warps: warps a program uses.
+
+        Those that are None are as :func:`launch` says.
 
     Returns:
         ``out``, or a new contiguous tensor of shape ``weight.shape``.
@@ -104,4 +114,5 @@ def dequantize(
     """
     if not isinstance(weight, NF4Weight):
         raise TypeError(f"weight: expected NF4Weight, found {type(weight).__name__}")
-    return launch(weight, dtype=dtype, out=out, lanes=lanes, num_warps=num_warps)
+    set_to = chosen(launch(weight, dtype), lanes=lanes, num_warps=num_warps)
+    return run(weight, dtype=dtype, out=out, launch=set_to)

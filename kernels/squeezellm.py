@@ -42,7 +42,7 @@ import dataclasses
 import torch
 import triton
 
-from kernels._launch import check_output, check_runnable, destination
+from kernels._launch import check_output, check_runnable, chosen, destination
 from kernels._packed import (
     PackedWeight,
     expect_finite,
@@ -197,15 +197,28 @@ def _full_of(weight: SqueezeLLMWeight) -> torch.Tensor:
     return found[:n_cols]
 
 
+def launch(weight: SqueezeLLMWeight, dtype: torch.dtype) -> dict[str, int]:
+    """Launch parameters that ``dequantize`` takes where none are given."""
+    # Every output is a lookup in its column's table. A thread has few columns, so that the tables a
+    # warp reads at once lie in few cache lines, and a program many rows, for which they stay there.
+    return {
+        "packed_rows": 2 if weight.bits == 3 else 8,
+        "down": 0,
+        "cols": 512 // dtype.itemsize,
+        "num_warps": 4,
+    }
+
+
 def dequantize(
     weight: SqueezeLLMWeight,
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
-    packed_rows: int = 2,
-    cols: int = 1024,
+    packed_rows: int | None = None,
+    cols: int | None = None,
+    down: int | None = None,
     entries: int = 256,
-    num_warps: int = 4,
+    num_warps: int | None = None,
 ) -> torch.Tensor:
     """Dequantize ``weight`` to ``dtype``, exact to the bit.
 
@@ -216,8 +229,12 @@ def dequantize(
         out: optional output [K, N]; may be strided.
         packed_rows: rows of words (at 3 bit, of three words) a program decodes one by one.
         cols: columns a program decodes at once (a power of two).
+        down: 1: neighbouring programs decode neighbouring rows of the same columns; 0:
+            neighbouring columns.
         entries: outliers a program of the second launch adds (a power of two).
         num_warps: warps a program uses.
+
+        Those that are None are as :func:`launch` says.
 
     Returns:
         ``out``, or a new contiguous tensor [K, N]. Outliers and full rows that name no element
@@ -234,12 +251,13 @@ def dequantize(
     """
     if not isinstance(weight, SqueezeLLMWeight):
         raise TypeError(f"weight: expected SqueezeLLMWeight, found {type(weight).__name__}")
-    expect_int("packed_rows", packed_rows, minimum=1)
-    expect_power_of_two("cols", cols)
-    expect_power_of_two("entries", entries)
-    expect_power_of_two("num_warps", num_warps)
     weight.validate()
     check_output(weight, dtype, out)
+    set_to = chosen(launch(weight, dtype), packed_rows=packed_rows, cols=cols, down=down, num_warps=num_warps)
+    packed_rows = expect_int("packed_rows", set_to["packed_rows"], minimum=1)
+    cols = expect_power_of_two("cols", set_to["cols"])
+    expect_power_of_two("entries", entries)
+    warps = expect_power_of_two("num_warps", set_to["num_warps"])
     check_runnable(dense_kernel, weight.device)
     with destination(weight, dtype, out) as target:
         n_rows, n_cols = weight.output_shape
@@ -254,10 +272,13 @@ def dequantize(
         n_full = weight.full_rows.shape[1] if full and weight.full_rows is not None else 0
         n_packed = n_rows // (32 if weight.bits == 3 else 8)
         packed_rows = min(packed_rows, n_packed)
+        # Without full rows the first launch only rounds entries, which can be done once for all: half
+        # the cache lines. The second launch sums, with the entries as they are.
+        smaller = not full and table.element_size() > dtype.itemsize
         dense_kernel[(triton.cdiv(n_cols, cols) * triton.cdiv(n_packed, packed_rows),)](
             target.buffer,
             qweight,
-            table,
+            table.to(dtype) if smaller else table,
             full_of,
             full_rows,
             n_packed,
@@ -265,9 +286,10 @@ def dequantize(
             n_full,
             BITS=weight.bits,
             FULL=full,
+            DOWN=bool(set_to["down"]),
             PACKED_ROWS=packed_rows,
             COLS=cols,
-            num_warps=num_warps,
+            num_warps=warps,
             enable_fp_fusion=False,
         )
         if weight.rows is not None and weight.cols is not None and weight.vals is not None:
@@ -290,7 +312,7 @@ def dequantize(
                     FULL=full,
                     STEPS=(n_cols + 1).bit_length(),
                     ENTRIES=entries,
-                    num_warps=num_warps,
+                    num_warps=warps,
                     enable_fp_fusion=False,
                 )
     return target.result

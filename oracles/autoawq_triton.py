@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import torch
@@ -18,14 +18,19 @@ MODULE = "awq.modules.triton.gemm"
 GROUP_SIZES = (32, 64, 128)
 
 
-def _missing(device: torch.device) -> str | None:
-    try:
-        module = upstream_module(MODULE)
-    except Missing as error:
-        return error.reason
-    if device.type == "cpu" and not isinstance(module.awq_dequantize_kernel, InterpretedFunction):
-        return "a Triton kernel runs on the CPU only with TRITON_INTERPRET=1 set before its import"
-    return None
+def missing_for(kernel: str) -> Callable[[torch.device], str | None]:
+    """``Oracle.missing`` of a Triton kernel of upstream's module."""
+
+    def missing(device: torch.device) -> str | None:
+        try:
+            module = upstream_module(MODULE)
+        except Missing as error:
+            return error.reason
+        if device.type == "cpu" and not isinstance(getattr(module, kernel), InterpretedFunction):
+            return "a Triton kernel runs on the CPU only with TRITON_INTERPRET=1 set before its import"
+        return None
+
+    return missing
 
 
 @contextlib.contextmanager
@@ -68,4 +73,9 @@ def dequantize(weight: AWQColsWeight, dtype: torch.dtype) -> torch.Tensor:
     return value.to(dtype)
 
 
-COLS = Oracle("autoawq-triton", provenance(f"{MODULE}.awq_dequantize_triton"), _missing, dequantize)
+COLS = Oracle(
+    "autoawq-triton",
+    provenance(f"{MODULE}.awq_dequantize_triton"),
+    missing_for("awq_dequantize_kernel"),
+    dequantize,
+)

@@ -34,16 +34,16 @@ from oracles.upstream import Missing, load, version_of
 TESTED = "0.7.1"
 
 _PARENTS = ("auto_gptq", "auto_gptq.nn_modules", "auto_gptq.nn_modules.qlinear")
-_NEW = "auto_gptq.nn_modules.qlinear.qlinear_cuda"
-_OLD = "auto_gptq.nn_modules.qlinear.qlinear_cuda_old"
+NEW = "auto_gptq.nn_modules.qlinear.qlinear_cuda"
+OLD = "auto_gptq.nn_modules.qlinear.qlinear_cuda_old"
 
 
 def convention(module: str, bits: int) -> Zeros:
     """How the layer of ``module`` reads stored zeros of that width."""
-    return "v1" if module == _OLD and bits != 3 else "v1-nowrap"
+    return "v1" if module == OLD and bits != 3 else "v1-nowrap"
 
 
-def _missing(module: str, device: torch.device) -> str | None:
+def missing_layer(module: str, device: torch.device) -> str | None:
     try:
         load(module, bare_parents=_PARENTS)
     except Missing as error:
@@ -51,18 +51,18 @@ def _missing(module: str, device: torch.device) -> str | None:
     return None
 
 
-def _decline(module: str, n_rows: int, n_cols: int, group_size: int, act_order: bool) -> None:
+def decline(module: str, n_rows: int, n_cols: int, group_size: int, act_order: bool) -> None:
     for name, size in (("K", n_rows), ("N", n_cols)):
         if size == 0 or size % 32:
             raise Declined(f"AutoGPTQ packs {name} in 32s, and {name} is {size}")
-    if module == _OLD:
+    if module == OLD:
         if act_order:
             raise Declined("AutoGPTQ's qlinear_cuda_old ignores g_idx")
         if group_size != -1 and n_rows % group_size:
             raise Declined(f"AutoGPTQ's qlinear_cuda_old needs whole groups, and K is {n_rows}")
 
 
-def _layer(module: str, bits: int, group_size: int, n_rows: int, n_cols: int, dtype: torch.dtype) -> Any:
+def make_layer(module: str, bits: int, group_size: int, n_rows: int, n_cols: int, dtype: torch.dtype) -> Any:
     layer = load(module, bare_parents=_PARENTS).QuantLinear
     # Its CUDA extension, where there is one, would multiply in place of PyTorch below this
     # number of input rows. (0 would mean: always.)
@@ -71,12 +71,12 @@ def _layer(module: str, bits: int, group_size: int, n_rows: int, n_cols: int, dt
 
 def _dequantize(weight: GPTQWeight, dtype: torch.dtype, *, module: str) -> torch.Tensor:
     n_rows, n_cols = weight.output_shape
-    _decline(module, n_rows, n_cols, weight.group_size, weight.g_idx is not None)
+    decline(module, n_rows, n_cols, weight.group_size, weight.g_idx is not None)
     reads = convention(module, weight.bits)
     if weight.zeros == "v2" or (weight.zeros != reads and stores_maxq(weight)):
         raise Declined(f"this layer reads stored zeros as {reads}, the weight has {weight.zeros}")
     compute = dtype if weight.scales.dtype == dtype else torch.float32
-    layer = _layer(module, weight.bits, weight.group_size, n_rows, n_cols, compute).to(weight.device)
+    layer = make_layer(module, weight.bits, weight.group_size, n_rows, n_cols, compute).to(weight.device)
     layer.qweight = weight.qweight.contiguous()
     layer.qzeros = weight.qzeros.contiguous()
     layer.scales = weight.scales.to(compute).contiguous()
@@ -114,10 +114,10 @@ def _pack(
         Declined: sizes the layer cannot pack, or activation order with the old layer.
     """
     n_rows, n_cols = weight.shape
-    _decline(module, n_rows, n_cols, group_size, g_idx is not None)
+    decline(module, n_rows, n_cols, group_size, g_idx is not None)
     linear = torch.nn.Linear(n_rows, n_cols, bias=False, device="cpu", dtype=weight.dtype)
     linear.weight = torch.nn.Parameter(weight.detach().cpu().t().contiguous(), requires_grad=False)
-    layer = _layer(module, bits, group_size, n_rows, n_cols, weight.dtype)
+    layer = make_layer(module, bits, group_size, n_rows, n_cols, weight.dtype)
     # Copies: pack subtracts 1 from the caller's zeros where their layout lets it.
     layer.pack(
         linear,
@@ -142,11 +142,11 @@ def _oracle(name: str, module: str) -> Oracle:
         provenance=lambda: Provenance(
             "auto-gptq", version_of("auto-gptq"), TESTED, f"{module}.QuantLinear.forward", "identity probe"
         ),
-        missing=functools.partial(_missing, module),
+        missing=functools.partial(missing_layer, module),
         dequantize=functools.partial(_dequantize, module=module),
         pack=functools.partial(_pack, module=module),
     )
 
 
-AUTOGPTQ = _oracle("autogptq", _NEW)
-AUTOGPTQ_OLD = _oracle("autogptq-old", _OLD)
+AUTOGPTQ = _oracle("autogptq", NEW)
+AUTOGPTQ_OLD = _oracle("autogptq-old", OLD)

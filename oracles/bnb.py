@@ -63,7 +63,7 @@ def _missing(device: torch.device) -> str | None:
     return None
 
 
-def _missing_native(device: torch.device) -> str | None:
+def missing_native(device: torch.device) -> str | None:
     """As :func:`_missing`; also a reason when native code would be replaced by the Python path."""
     reason = _missing(device)
     if reason is not None:
@@ -100,7 +100,7 @@ def _decline_empty_on_gpu(tensor: torch.Tensor) -> None:
         raise Declined("bitsandbytes has no GPU launch for zero elements")
 
 
-def _decline_other_table(weight: FourBitWeight, bits: Sequence[int]) -> None:
+def decline_other_table(weight: FourBitWeight, bits: Sequence[int]) -> None:
     table = weight.codebook.detach().cpu().contiguous().view(torch.int32)
     if [entry & 0xFFFFFFFF for entry in table.tolist()] != list(bits):
         raise Declined("bitsandbytes decodes with its own table only")
@@ -181,7 +181,7 @@ def _absmax_python(weight: BlockwiseWeight) -> torch.Tensor:
 def _dequantize_4bit(
     weight: FourBitWeight, dtype: torch.dtype, *, quant_type: str, bits: Sequence[int]
 ) -> torch.Tensor:
-    _decline_other_table(weight, bits)
+    decline_other_table(weight, bits)
     _decline_empty_on_gpu(weight.packed)
     _decline_shape(weight)
     # The shape goes on as it is: the AVX512 code depends on its last dimension.
@@ -191,7 +191,7 @@ def _dequantize_4bit(
 def _dequantize_4bit_python(
     weight: FourBitWeight, dtype: torch.dtype, *, quant_type: str, bits: Sequence[int]
 ) -> torch.Tensor:
-    _decline_other_table(weight, bits)
+    decline_other_table(weight, bits)
     _decline_shape_python(weight)
     data = weight.packed.contiguous().view(torch.uint8).reshape(-1)
     code = _functional().get_4bit_type(quant_type, device=weight.device)
@@ -239,7 +239,7 @@ def _four_bit_oracles(
     direct = Oracle(
         name="bitsandbytes",
         provenance=_provenance("bitsandbytes.functional.dequantize_4bit"),
-        missing=_missing_native,
+        missing=missing_native,
         dequantize=functools.partial(_dequantize_4bit, quant_type=quant_type, bits=bits),
         pack=pack,
     )
@@ -304,7 +304,7 @@ def _pack_blockwise(
 BLOCKWISE8 = Oracle(
     name="bitsandbytes",
     provenance=_provenance("bitsandbytes.functional.dequantize_blockwise"),
-    missing=_missing_native,
+    missing=missing_native,
     dequantize=_dequantize_blockwise,
     pack=_pack_blockwise,
 )

@@ -21,6 +21,7 @@ from conformance.case import Case
 from conformance.harness import Checked, Failure, Harness
 from conformance.known_faults import KnownFault
 from conformance.registry import Format, Kernel, builtin_kernel, formats, parse_case
+from conformance.run_record import is_case
 from conformance.runtime import Runtime
 from conformance.strategies import cases
 
@@ -150,6 +151,6 @@ def pytest_run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a run."""
+    """The records of a run's cases."""
     lines = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return [record for record in map(json.loads, lines) if is_case(record)]

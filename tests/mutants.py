@@ -20,6 +20,7 @@ OUT = {
     "bf16-half-away": "bf16",
     "fp16-saturate": "fp16",
     "sparse-after-rounding": "bf16",
+    "bias-after-rounding": "bf16",
 }
 
 

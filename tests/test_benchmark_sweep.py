@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import os
@@ -10,21 +11,22 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import subjects
+from benchmarks import subjects, weights
 from benchmarks.budget import Budget
-from benchmarks.cases import VARIANTS, find_variants
+from benchmarks.cases import DTYPES, VARIANTS, find_variants
 from benchmarks.overhead import compile_times, tiny
 from benchmarks.space import SPACES, configurations
-from benchmarks.subjects import builtin
+from benchmarks.subjects import builtin, default_launch
 from benchmarks.sweep import main
 from benchmarks.warm import compile_all
 from conformance import interpreter
+from conformance.bits import DTYPES as TORCH
 from tests.benchmarking import machine
 
 pytestmark = pytest.mark.interpreter
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = tuple(dict.fromkeys(variant.format for variant in VARIANTS))
 
 
 @pytest.fixture(autouse=True)
@@ -35,15 +37,18 @@ def _rounding_bfloat16():
 # --- the space --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_configuration_is_one_that_the_kernel_takes(name):
-    kernel, space = builtin(name), SPACES[name]
-    found = configurations(name, kernel)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_configuration_is_one_that_the_kernel_takes(variant, dtype):
+    case = tiny(variant, dtype)
+    kernel, space = builtin(case.format), SPACES[case.format]
+    found = configurations(case)
     parameters = inspect.signature(kernel).parameters
-    assert found[0] == {key: parameters[key].default for key in space.names}
+    assert found[0] == default_launch(case.format, weights.make(case, torch.device("cpu")), TORCH[dtype])
     assert len({tuple(sorted(launch.items())) for launch in found}) == len(found)
     for launch in found:
         assert set(launch) == set(space.names) <= set(parameters)
+        assert all(parameters[name].default is None for name in space.names)
         assert launch[space.width] & (launch[space.width] - 1) == 0
     for launch in found[1:]:
         assert launch[space.width] // (32 * launch["num_warps"]) in space.per_thread
@@ -54,8 +59,21 @@ def test_every_configuration_is_one_that_the_kernel_takes(name):
     assert len(found) - whole in (0, 1)
 
 
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
+def test_defaults_depend_on_the_kind_of_weight_and_not_on_its_size(variant):
+    small, large = (
+        default_launch(
+            case.format,
+            weights.make(dataclasses.replace(case, rows=size, cols=size), torch.device("cpu")),
+            torch.float16,
+        )
+        for case, size in ((tiny(variant), 64), (tiny(variant), 512))
+    )
+    assert small == large
+
+
 def test_nearest_to_the_defaults_first():
-    usual, *others = configurations("llm_int8", builtin("llm_int8"))
+    usual, *others = configurations(tiny(find_variants(["llm_int8"])[0]))
     steps = [
         sum(abs(launch[key].bit_length() - usual[key].bit_length()) for key in usual) for launch in others
     ]
@@ -90,9 +108,9 @@ def test_the_best_is_found_in_the_final_rounds(tmp_path, capsys):
 def spoiled(monkeypatch, number: int, spoil) -> dict[str, int]:
     """Replace the kernel by one that ``spoil`` spoils at the numbered configuration; returns that one."""
     right = builtin("llm_int8")
-    bad = configurations("llm_int8", right)[number]
+    bad = configurations(tiny(find_variants(["llm_int8"])[0]))[number]
 
-    def dequantize(weight, *, dtype, out=None, rows=4, cols=1024, num_warps=4):
+    def dequantize(weight, *, dtype, out, rows, cols, num_warps):
         right(weight, dtype=dtype, out=out, rows=rows, cols=cols, num_warps=num_warps)
         if {"rows": rows, "cols": cols, "num_warps": num_warps} == bad:
             spoil(out)

@@ -1,4 +1,4 @@
-"""Imports go one way: conformance -> oracles -> kernels."""
+"""Imports go one way: benchmarks -> conformance -> oracles -> kernels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FORBIDDEN = {
-    "kernels": {"oracles", "conformance", "tests"},
-    "oracles": {"conformance", "tests"},
-    "conformance": {"tests"},
+    "kernels": {"oracles", "conformance", "benchmarks", "tests"},
+    "oracles": {"conformance", "benchmarks", "tests"},
+    "conformance": {"benchmarks", "tests"},
+    "benchmarks": {"tests"},
 }
 
 

@@ -123,7 +123,7 @@ def run_verify(options: argparse.Namespace) -> int:
     table = Table(title=f"verify on {runtime}, output {options.out}", title_justify="left", show_lines=True)
     for column in ("layer", "reading", "verdict", "what agrees, or differs"):
         table.add_column(column, overflow="fold")
-    judged, failures = 0, bool(found.contradictions)
+    judged, failures, lost = 0, bool(found.contradictions), ""
     with progress(sys.stderr, "verify") as bar:
         task = bar.add_task("", total=len(layers))
         for layer in layers:
@@ -141,9 +141,16 @@ def run_verify(options: argparse.Namespace) -> int:
                 notes = "".join(f"\n{note}" for note in verdict.notes)
                 causes = "".join(f"\ncause: {cause.name}: {cause.text}" for cause in verdict.causes)
                 _row(table, layer.prefix, name, verdict.label, verdict.summary + causes + notes)
+                lost = result.lost
+                if lost:
+                    break
+            if lost:
+                break
             bar.advance(task)
     console = _console()
     console.print(table)
+    if lost:
+        console.print(f"the CUDA context is lost ({lost}): no layer after {layer.prefix} was judged")
     for text in found.contradictions:
         console.print(f"contradiction: {text}", markup=False, soft_wrap=True)
     if not judged and not failures:

@@ -41,6 +41,8 @@ KINDS = {
     "codebooks": "Codebooks",
     "sparse": "Outliers and full rows",
     "precision": "Precision and rounding",
+    "sums": "Sums of products",
+    "bias": "Bias",
 }
 
 

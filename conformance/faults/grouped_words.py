@@ -101,6 +101,11 @@ def _carry_dropped(field: np.ndarray, low_bits: int) -> np.ndarray:
     return field & (2**low_bits - 1)
 
 
+def _carry_short(field: np.ndarray, low_bits: int) -> np.ndarray:
+    """The second word gives one bit, whatever is missing: field 21 lacks its highest."""
+    return field & (2 ** (low_bits + 1) - 1)
+
+
 def _carry_signed(field: np.ndarray, low_bits: int) -> np.ndarray:
     """The first word's part is shifted with its sign and then OR-ed with the second's."""
     negative = (field >> (low_bits - 1)) & 1
@@ -233,6 +238,26 @@ THREE_BITS = (
         _THREE,
         kind="bits",
         trigger="3 bit, code 10 above 3 or code 21 above 1 of each 32; hides in small codes",
+    ),
+    Fault(
+        "straddle-3bit-short",
+        "codes and zeros 21 without their highest bit: one bit of the next word where two are missing",
+        "1 of 32 rows and columns lose their high bit",
+        _STRADDLE_FIX,
+        _straddle(_carry_short, True, True),
+        _THREE,
+        kind="bits",
+        trigger="3 bit, a code or a stored zero 21 of 32 above 3; hides in small codes",
+    ),
+    Fault(
+        "straddle-3bit-short-codes",
+        "codes 21 without their highest bit: one bit of the next word where two are missing",
+        "1 of 32 rows loses its high bit",
+        _STRADDLE_FIX,
+        _straddle(_carry_short, True, False),
+        _THREE,
+        kind="bits",
+        trigger="3 bit, a code 21 of 32 above 3; hides in small codes",
     ),
     Fault(
         "straddle-3bit-signed",

@@ -6,9 +6,12 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
+from conformance.bits import to_float
 from conformance.faults import Context, Fault
 from oracles.spec.llm_int8 import INV_127, LLMInt8Model
+from oracles.spec.rounding import round_to
 
 
 def _model(ctx: Context) -> LLMInt8Model:
@@ -54,6 +57,31 @@ def _by_128(ctx: Context) -> np.ndarray:
     with np.errstate(all="ignore"):
         product = model.codes.astype(np.float32) * model.absmax[model.row][:, None]
         return ctx.bits(_Values(product * np.float32(1 / 128)))
+
+
+def _absmax_through(dtype: torch.dtype) -> Callable[[Context], np.ndarray | None]:
+    def decode(ctx: Context) -> np.ndarray | None:
+        model = _model(ctx)
+        narrow = to_float(round_to(model.absmax, dtype), dtype).astype(np.float32)
+        if np.array_equal(narrow, model.absmax, equal_nan=True):
+            return None
+        return ctx.bits(dataclasses.replace(model, absmax=narrow))
+
+    return decode
+
+
+def _row_of_tile(size: int) -> Callable[[Context], np.ndarray | None]:
+    """The scale of the row in which a tile of the flat weight begins."""
+
+    def decode(ctx: Context) -> np.ndarray | None:
+        model = _model(ctx)
+        columns = model.codes.shape[1]
+        first = np.arange(model.codes.size) // size * size // max(columns, 1)
+        scale = model.absmax[first].reshape(model.codes.shape)
+        with np.errstate(all="ignore"):
+            return ctx.bits(_Values(model.codes.astype(np.float32) * scale * INV_127))
+
+    return decode
 
 
 def _rows(shift: int) -> Callable[[Context], np.ndarray | None]:
@@ -175,5 +203,29 @@ FAULTS = (
         _clamped,
         kind="bits",
         trigger="the code -128, which the usual quantizer never writes",
+    ),
+    *(
+        Fault(
+            f"scale-through-{name}",
+            f"absmax rounded to {words} first",
+            "a relative error of up to half a step of that dtype in every row; inf or 0 for extreme scales",
+            "keep absmax in float32",
+            _absmax_through(dtype),
+            kind="precision",
+            trigger=f"absmax that {words} does not hold; hides in powers of two",
+        )
+        for name, words, dtype in (("fp16", "float16", torch.float16), ("bf16", "bfloat16", torch.bfloat16))
+    ),
+    *(
+        Fault(
+            f"row-of-tile-{size}",
+            f"the scale of the row in which a tile of {size} elements begins",
+            "rows that begin inside a tile have the scale of an earlier one",
+            "the row of an element is its flat index // columns",
+            _row_of_tile(size),
+            kind="groups",
+            trigger=f"rows that are no whole number of tiles of {size}, and scales that differ",
+        )
+        for size in (64, 256, 1024)
     ),
 )

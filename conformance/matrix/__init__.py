@@ -1,0 +1,1 @@
+"""The result page: runs of several environments side by side, from the JSON lines that they wrote."""

@@ -1,0 +1,158 @@
+"""A black box with one step wrong: the step is found. A right one is accused of none."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.errors import UsageError
+from conformance.isolation import ACTIVATIONS, OPERANDS, first_wrong, isolate, steps_of
+from conformance.outliers import look
+from kernels import Unsupported
+from tests.black_boxes import WRONG, dynamic, gemm, half_away
+from tests.harness_runs import FORMATS, harness, planted, python
+
+
+def found_by(kernel, name=OPERANDS, fields=(), outs=("fp32",)):
+    return tuple(isolate(harness(), FORMATS[name], planted(kernel), fields, outs))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_wrong_step_is_found(name):
+    wrong, step = WRONG[name]
+    found = found_by(functools.partial(gemm, **wrong))
+    assert first_wrong(found).step.name == step
+    if name == "one token":
+        assert first_wrong(found).rows == "with M = 1 alone"
+
+
+@pytest.mark.parametrize("order", ["a-w", "w-a", "product", "absmax"])
+def test_a_right_black_box_is_accused_of_nothing(order):
+    found = found_by(gemm, fields=(f"order={order}",))
+    assert [one.state for one in found] == ["right"] * len(steps_of(OPERANDS))
+
+
+def test_the_order_of_the_scales_is_a_step():
+    assert first_wrong(found_by(lambda w, **k: gemm(_as(w, "w-a"), **k))).step.name == "order of the scales"
+
+
+def _as(weight, order):
+    import dataclasses
+
+    return dataclasses.replace(weight, order=order)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "step"),
+    [
+        ({"rounding": half_away}, "quantization"),
+        ({"rounding": torch.trunc}, "quantization"),
+        ({"depth": lambda k: k // 4 * 4}, "accumulation"),
+        ({"channel": lambda s: s.roll(1)}, "weight scale"),
+        ({"bias_first": True}, "bias"),
+    ],
+)
+def test_the_wrong_step_of_float_activations(wrong, step):
+    found = found_by(functools.partial(dynamic, **wrong), ACTIVATIONS)
+    assert first_wrong(found).step.name == step
+
+
+def test_a_right_product_of_float_activations():
+    assert first_wrong(found_by(dynamic, ACTIVATIONS)) is None
+
+
+def test_what_a_kernel_does_not_do_is_no_pass():
+    def per_tensor(w, *, dtype, out=None):
+        if w.a_zero is not None:
+            raise Unsupported("no zero points")
+        return gemm(w, dtype=dtype, out=out)
+
+    found = {one.step.name: one for one in found_by(per_tensor)}
+    assert found["zero point"].state == "not shown"
+    assert found["zero point"].unsupported == ("no zero points",)
+    assert found["bias"].state == "right"
+
+
+def test_every_case_is_one_of_the_format():
+    for name in (OPERANDS, ACTIVATIONS):
+        for step in steps_of(name):
+            for text in step.cases:
+                case = FORMATS[name].parse(text)
+                FORMATS[name].words(case).validate(deep=True)
+
+
+# --- the command -----------------------------------------------------------------------------
+
+
+def run(*arguments):
+    return python("-m", "conformance", "isolate", "--device", "cpu", *arguments)
+
+
+def test_the_command_names_step_and_cause_in_25_lines(tmp_path):
+    kernel = tmp_path / "mine.py"
+    kernel.write_text("from tests.black_boxes import gemm\n\n\ndef wrong(w, *, dtype, out=None):\n"
+                      "    return gemm(w, dtype=dtype, out=out, sign=1)\n")  # fmt: skip
+    done = run("--gemm", f"{kernel}:wrong", "--json", str(tmp_path / "found.json"))
+    assert done.returncode == 1
+    assert "first wrong step: zero point" in done.stdout
+    assert "zero-sign-flipped" in done.stdout
+    assert len(done.stdout.splitlines()) <= 25
+    assert f"--kernel gemm_int8={kernel}:wrong" in done.stdout
+    record = json.loads((tmp_path / "found.json").read_text())
+    assert record["first_wrong"] == "zero point"
+    assert {step["step"]: step["state"] for step in record["steps"]}["accumulation"] == "right"
+
+
+def test_wrong_usage_of_the_command(tmp_path):
+    assert "expected a field of gemm_int8" in run("--set", "nothing=1").stderr
+    assert run("--gemm", "nothing:here").returncode == 2
+    assert "expected a file to write" in run("--json", str(tmp_path)).stderr
+
+
+# --- activations that no kernel can quantize well -------------------------------------------------
+
+
+def activations(outlier):
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(64, 512))).half()
+    x[:, 7] *= outlier
+    return x
+
+
+def test_an_outlier_channel_is_named_and_an_ordinary_one_is_not():
+    plain, dominated = "\n".join(look(activations(1))), "\n".join(look(activations(300)))
+    assert "outlier-dominated" in dominated
+    assert "outlier-dominated" not in plain
+    assert "channels that set the scale of most tokens: 7 (" in dominated
+    assert "scale by channel" in dominated
+
+
+def test_numbers_that_a_narrow_dtype_does_not_hold():
+    x = activations(1)
+    x[0] = 0
+    x[1] *= 1e-4
+    x[2, 0] = 60000
+    x[3, 0] = float("nan")
+    text = "\n".join(look(x))
+    assert "1 tokens are all 0" in text
+    assert "127 * x overflows in float16" in text
+    assert "a scale computed in float16 is subnormal for" in text
+    assert "1 tokens have an infinity or NaN" in text
+    assert "split K" not in text
+    assert "split K" in "\n".join(look(torch.ones(1, 2**17)))
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(3), torch.zeros(0, 4), torch.zeros(2, 3, dtype=torch.int8)])
+def test_activations_that_are_none(bad):
+    with pytest.raises(UsageError, match="expected"):
+        list(look(bad))
+
+
+def test_the_activations_command(tmp_path):
+    np.save(tmp_path / "x.npy", activations(300).numpy())
+    done = python("-m", "conformance", "activations", str(tmp_path / "x.npy"))
+    assert done.returncode == 0, done.stderr
+    assert "outlier-dominated" in done.stdout
+    missing = python("-m", "conformance", "activations", str(tmp_path / "none.npy"))
+    assert missing.returncode == 2
