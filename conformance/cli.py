@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from conformance.ahead.command import add_parser as add_compile
 from conformance.crashes_command import add_parser as add_crashes
 from conformance.detect.command import add_parsers
 from conformance.diagnose_command import add_parser as add_diagnose
-from conformance.errors import UsageError
+from conformance.errors import UsageError, printable
 from conformance.faults_command import add_parser as add_faults
 from conformance.isolate_command import add_parser as add_isolate
 from conformance.matrix.command import add_parser as add_matrix
 from conformance.mutation.command import add_parser as add_mutants
 from conformance.recording import add_parsers as add_record
 from conformance.reduce.command import add_parser as add_reduce
+from conformance.versions_command import add_parser as add_versions
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -88,38 +90,6 @@ def _replay(options: argparse.Namespace) -> int:
     return replay(options.path, options.device, options.kernel)
 
 
-def _compile(options: argparse.Namespace) -> int:
-    """Compile the built-in kernels for GPUs that need not be there."""
-    import os
-
-    from rich.console import Console
-    from rich.table import Table
-
-    os.environ["TRITON_INTERPRET"] = "0"  # before the kernels are imported
-    from conformance.ahead import compile_formats
-    from conformance.registry import find_format, formats
-
-    chosen = [find_format(name) for name in options.format] or list(formats().values())
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-    table = Table(title="compiled ahead of time", title_justify="left")
-    for column in ("target", "case", "shared bytes", "16-byte stores", "stores", "fused"):
-        table.add_column(column, overflow="fold")
-    failed = 0
-    for result in compile_formats(chosen, options.target or ["sm_80", "sm_90"]):
-        if result.error:
-            failed += 1
-            console.print(f"[red]FAIL[/red] {result.target} {result.case}: {result.error}", markup=True)
-            continue
-        table.add_row(
-            result.target,
-            result.case,
-            *(str(n) for n in (result.shared, result.wide_stores, result.stores, result.fused)),
-        )
-    console.print(table)
-    console.print(f"{table.row_count} variants compiled, {failed} failed")
-    return 1 if failed or not table.row_count else 0
-
-
 def _disagreements(options: argparse.Namespace) -> int:
     """Run the upstream libraries where they read the same words differently, and show it."""
     from conformance.runtime import choose
@@ -168,28 +138,19 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     again.add_argument("--kernel", metavar="MODULE:FUNCTION", help="another kernel than the bundle's")
     again.set_defaults(run=_replay)
-    ahead = commands.add_parser("compile", help=_compile.__doc__, description=_compile.__doc__)
-    ahead.add_argument(
-        "--target",
-        action="append",
-        choices=("sm_80", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942"),
-        help="GPU to compile for (default: sm_80 and sm_90); repeatable",
-    )
-    ahead.add_argument(
-        "--format", action="append", default=[], metavar="NAME", help="only this format; repeatable"
-    )
-    ahead.set_defaults(run=_compile)
     text = _disagreements.__doc__
     differ = commands.add_parser("disagreements", help=text, description=text)
     differ.add_argument("--markdown", action="store_true", help="as docs/disagreements.md has it")
     differ.add_argument("--case", metavar="ID", help="compare the decodes of this case instead")
     differ.add_argument("--side", action="append", metavar="NAME", help="only this decode of it; repeatable")
     differ.set_defaults(run=_disagreements)
+    add_compile(commands)
     add_parsers(commands)
     add_diagnose(commands)
     add_record(commands)
     add_mutants(commands)
     add_matrix(commands)
+    add_versions(commands)
     add_crashes(commands)
     add_faults(commands)
     add_reduce(commands)
@@ -203,5 +164,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.run(options)
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2

@@ -89,7 +89,9 @@ def structure(got: np.ndarray, want: np.ndarray, wrong: np.ndarray, ctx: Context
             parts.append(f"{int((~finite).sum())} of them not finite on one side")
         g, w = g[finite], w[finite]
         if g.size:
-            if (g == 0).all():
+            if (g == w).all():
+                parts.append("only the sign of zeros differs")
+            elif (g == 0).all():
                 parts.append("got 0 everywhere there")
             elif (g == -w).all():
                 parts.append("got the negated value everywhere there")
@@ -97,8 +99,10 @@ def structure(got: np.ndarray, want: np.ndarray, wrong: np.ndarray, ctx: Context
                 nonzero = w != 0
                 ratio = g[nonzero] / w[nonzero]
                 error = g - w
-                if ratio.size > 1 and np.ptp(ratio) <= 1e-6 * abs(ratio[0]) and ratio[0] != 1:
+                # One wanted value fits a factor and an offset alike.
+                sizes = np.unique(np.abs(w[nonzero])).size
+                if sizes > 1 and np.ptp(ratio) <= 1e-6 * abs(ratio[0]) and ratio[0] != 1:
                     parts.append(f"proportional: got = {ratio[0]:.6g} * want")
-                elif error.size > 1 and np.ptp(error) <= 1e-6 * abs(error[0]):
+                elif np.unique(w).size > 1 and np.ptp(error) <= 1e-6 * abs(error[0]):
                     parts.append(f"constant offset: got = want + {error[0]:.6g}")
     return Cause("unknown", "cause unknown; " + "; ".join(parts))

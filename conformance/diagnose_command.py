@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conformance.destinations import folder, new_file, unwritable
 from conformance.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,6 +54,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     one.add_argument("--device", default="cpu", help="where oracles run: cpu (default), auto, cuda or cuda:N")
     one.add_argument("--heatmap", type=Path, metavar="DIR", help="write a picture of the error, png and svg")
     one.add_argument("--json", metavar="FILE", help="write the verdict as JSON, to FILE or - for stdout")
+    one.add_argument(
+        "--force", action="store_true", help="write files of --json and --heatmap that are there"
+    )
     one.set_defaults(run=run)
 
 
@@ -69,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
     from conformance.standalone import diagnose
 
     fmt = find_format(options.format)
+    _check_destinations(options, fmt.name)
     if options.got is None:
         got, source = _of_bundle(options.weight), f"the output in {options.weight}"
     else:
@@ -89,20 +95,42 @@ def run(options: argparse.Namespace) -> int:
             harness = setup.build(runtime)
     with contextlib.redirect_stdout(sys.stderr):
         verdict = diagnose(fmt.name, weight, got, source=source, where="disk", harness=harness)
+    # What was found comes first: a picture or a file that fails takes no verdict with it.
+    failures: list[UsageError] = []
     commands: tuple[tuple[str, str], ...] = ()
-    if options.heatmap is not None and verdict.measures is not None:
-        commands = (("picture", str(_draw(options.heatmap, fmt, weight, got, verdict))),)
-    if options.json is not None:
-        _write_json(options.json, verdict)
-    if options.json != "-":
-        print(report(verdict, commands))
+    if options.heatmap is not None:
+        try:
+            commands = (("picture", _picture(options.heatmap, fmt, weight, got, verdict)),)
+        except UsageError as error:
+            failures.append(error)
+    print(_json(verdict) if options.json == "-" else report(verdict, commands))
+    if options.json not in (None, "-"):
+        try:
+            Path(options.json).write_text(_json(verdict) + "\n", encoding="utf-8")
+        except OSError as error:
+            failures.append(unwritable("--json", Path(options.json), error, "a file that can be written"))
+    if failures:
+        sys.stdout.flush()
+        raise failures[0]
     return 1 if verdict.failed else 0
+
+
+def _check_destinations(options: argparse.Namespace, stem: str) -> None:
+    """Before anything is read: nothing is written over that this command did not make."""
+    inputs = [path for path in (options.got, options.weight, options.config) if path is not None]
+    if options.json not in (None, "-"):
+        new_file("--json", Path(options.json), force=options.force, inputs=inputs)
+    if options.heatmap is not None:
+        folder("--heatmap", options.heatmap)
+        for path in (options.heatmap / f"{stem}.png", options.heatmap / f"{stem}.svg"):
+            if os.path.lexists(path):
+                new_file("--heatmap", path, force=options.force, inputs=inputs)
 
 
 def _of_bundle(path: Path) -> torch.Tensor:
     from conformance import bundle
 
-    if not (path / "case.json").is_file() and path.name != "case.json":
+    if not os.path.isfile(path / "case.json") and path.name != "case.json":
         raise UsageError("--got: expected a file, or a bundle as --weight, found neither")
     tensors = bundle.read(path).tensors
     if "got" not in tensors:
@@ -110,12 +138,16 @@ def _of_bundle(path: Path) -> torch.Tensor:
     return tensors["got"]
 
 
-def _draw(folder: Path, fmt: Format, weight: PackedWeight, got: torch.Tensor, verdict: Verdict) -> Path:
+def _picture(into: Path, fmt: Format, weight: PackedWeight, got: torch.Tensor, verdict: Verdict) -> str:
+    """Name of the picture that was drawn, or why there is none."""
     from conformance.axes import even_steps, labels
     from conformance.bits import to_bits
     from conformance.heatmap import draw
     from oracles.spec.rounding import round_to
 
+    if verdict.measures is None:
+        turned = tuple(got.shape) != tuple(weight.output_shape)
+        return "none: no element differs" + (" once it is turned (--transposed)" if turned else "")
     model = fmt.unpack(weight)
     png, _ = draw(
         to_bits(got),
@@ -124,20 +156,11 @@ def _draw(folder: Path, fmt: Format, weight: PackedWeight, got: torch.Tensor, ve
         axes=labels(fmt, weight),
         steps=even_steps(model),
         title=f"{verdict.kind}  {verdict.case.id}",
-        folder=folder,
+        folder=into,
         stem=fmt.name,
     )
-    return png
+    return str(png)
 
 
-def _write_json(name: str, verdict: Verdict) -> None:
-    text = json.dumps(verdict.to_json(), indent=1)
-    if name == "-":
-        print(text)
-        return
-    try:
-        Path(name).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"--json: expected a file that can be written, found {name!r}: {error.strerror}"
-        ) from error
+def _json(verdict: Verdict) -> str:
+    return json.dumps(verdict.to_json(), indent=1)

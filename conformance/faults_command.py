@@ -20,22 +20,26 @@ def run_faults(options: argparse.Namespace) -> int:
 
     if options.name is not None and options.markdown:
         raise UsageError(f"markdown: expected no name beside it, found {options.name!r}")
+    if options.format and options.markdown:
+        raise UsageError(f"markdown: expected no --format beside it, found {options.format[0]!r}")
     choose("cpu")
     # Upstream libraries greet on standard output when they are imported.
     with contextlib.redirect_stdout(sys.stderr):
         from conformance.faults import catalogue
+        from conformance.registry import find_format, formats
 
-        entries = catalogue.gather()
+        chosen = {name: find_format(name) for name in options.format} or formats()
+        entries = catalogue.gather(chosen)
     if options.markdown:
         print(catalogue.markdown(entries), end="")
     elif options.name is not None:
-        print("\n".join(_one(options.name, entries)))
+        print("\n".join(_one(options.name, entries, ", ".join(options.format))))
     else:
         _table(entries)
     return 0
 
 
-def _one(name: str, entries: tuple[Entry, ...]) -> list[str]:
+def _one(name: str, entries: tuple[Entry, ...], of: str) -> list[str]:
     """Lines of one entry. Raises :class:`UsageError` with close names where there is none."""
     import difflib
 
@@ -56,7 +60,8 @@ def _one(name: str, entries: tuple[Entry, ...]) -> list[str]:
             return [*lines, "", *_labelled((("equivalent", reason),), ())]
     close = difflib.get_close_matches(name, catalogue.names(entries), n=5, cutoff=0.5)
     hint = f"; close to it: {', '.join(close)}" if close else ""
-    raise UsageError(f"fault: expected a name of the catalogue, found {name!r}{hint}")
+    which = f" of {of}" if of else ""
+    raise UsageError(f"fault: expected a name of the catalogue{which}, found {name!r}{hint}")
 
 
 def _labelled(lines: tuple[tuple[str, str], ...], links: tuple[str, ...]) -> list[str]:
@@ -89,5 +94,8 @@ def add_parser(commands: Any) -> None:
     """Add ``faults`` to the command line."""
     show = commands.add_parser("faults", help=run_faults.__doc__, description=run_faults.__doc__)
     show.add_argument("name", nargs="?", metavar="NAME", help="show this entry whole")
+    show.add_argument(
+        "--format", action="append", default=[], metavar="NAME", help="only this format's; repeatable"
+    )
     show.add_argument("--markdown", action="store_true", help="as docs/faults.md has it")
     show.set_defaults(run=run_faults)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def read_output(path: Path, tensor: str | None = None, dtype: str | None = None)
     Raises:
         UsageError: another kind of file, missing or damaged, no such tensor or several, another dtype.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # of any name, however long
         raise UsageError(f"--got: expected a file, found nothing at {path}")
     reader = {".safetensors": _safetensors, ".npy": _npy, ".pt": _torch, ".pth": _torch}.get(path.suffix)
     if reader is None:
@@ -39,7 +40,18 @@ def read_output(path: Path, tensor: str | None = None, dtype: str | None = None)
         raise UsageError(
             f"--got: expected {describe(DTYPES[dtype])}, as --dtype says, found {describe(found.dtype)}"
         )
+    if reason := not_plain(found):
+        raise UsageError(f"--got: expected a plain tensor, found {reason}")
     return found.detach()
+
+
+def not_plain(found: torch.Tensor) -> str:
+    """What keeps a tensor from being one array of numbers that are there, or empty."""
+    if found.is_nested:
+        return "a nested one"
+    if found.layout is not torch.strided:
+        return str(found.layout)
+    return "one without data (device meta)" if found.device.type == "meta" else ""
 
 
 def _safetensors(path: Path, tensor: str | None, dtype: str | None) -> torch.Tensor:
@@ -51,7 +63,7 @@ def _torch(path: Path, tensor: str | None, dtype: str | None) -> torch.Tensor:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what the file makes it raise
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        text = _first_line(error)
         raise UsageError(
             f"{path.name}: expected a file of torch.save with tensors alone, found: {text}"
         ) from error
@@ -66,8 +78,8 @@ def _torch(path: Path, tensor: str | None, dtype: str | None) -> torch.Tensor:
 def _npy(path: Path, tensor: str | None, dtype: str | None) -> torch.Tensor:
     try:
         found = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise UsageError(f"{path.name}: expected a whole .npy file, found: {error}") from error
+    except Exception as error:  # NumPy evaluates the header, and allocates what it says
+        raise UsageError(f"{path.name}: expected a whole .npy file, found: {_first_line(error)}") from error
     kind = found.dtype.name if found.dtype.kind != "V" else f"V{found.dtype.itemsize}"
     if found.dtype.kind in "fiu":
         found = found.astype(found.dtype.newbyteorder("="), copy=False)
@@ -78,6 +90,10 @@ def _npy(path: Path, tensor: str | None, dtype: str | None) -> torch.Tensor:
         return _unnamed(torch.from_numpy(bits).view(DTYPES[dtype]), tensor, path)
     hint = " (with --dtype, its bit patterns as uint16 or uint32)" if kind[0] in "uiV" else ""
     raise UsageError(f"{path.name}: expected float16 or float32{hint}, found {kind}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _unnamed(found: torch.Tensor, tensor: str | None, path: Path) -> torch.Tensor:

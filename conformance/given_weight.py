@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ def read_weight(
         UsageError: names what is missing, or the readings that are left.
     """
     given = _settings(fmt, settings)
-    if (path / "case.json").is_file() or path.name == "case.json":
+    if os.path.isfile(path / "case.json") or path.name == "case.json":
         stored = bundle.read(path)
         if stored.info["case"]["format"] != fmt.name:
             raise UsageError(
@@ -189,7 +190,9 @@ def _detected(fmt: Format, found: Detection, prefix: str | None, given: Mapping[
     if len(left) != 1:
         names = "; ".join(reading.name for reading in left or mine)
         verb = "leave one of" if left else "name one of"
-        raise UsageError(f"--set: expected values that {verb}: {names}; found {_shown(given)}")
+        raise UsageError(
+            f"--set: expected values that {verb}: {names}; found {_shown(given)}{_choices(left or mine)}"
+        )
     reading = left[0]
     if "group_size" in given:
         reading = dataclasses.replace(reading, group_size=given["group_size"])
@@ -215,6 +218,16 @@ def _allows(reading: Reading, given: Mapping[str, Any]) -> bool:
 
 def _shown(given: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in given.items()) or "none"
+
+
+def _choices(readings: Sequence[Reading]) -> str:
+    """What to write after ``--set``: the fields in which readings differ, with their values."""
+    found = []
+    for name in ("bits", "group_size", "zeros"):
+        values = dict.fromkeys(getattr(reading, name) for reading in readings)
+        if len(values) > 1:
+            found.append(f"{name}={'|'.join(map(str, values))}")
+    return f"; --set takes {' and '.join(found)}" if found else ""
 
 
 def _with(weight: PackedWeight, given: Mapping[str, Any]) -> PackedWeight:

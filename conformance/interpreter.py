@@ -3,6 +3,8 @@
 Every release from 3.0 to 3.9 truncates float32 to bfloat16 and computes bfloat16 arithmetic
 on the raw bits, where compiled code rounds to nearest even; with some NumPy versions it
 returns garbage without an error. See https://github.com/triton-lang/triton/issues/4972.
+Up to 3.6 a loop whose bound is an argument raises TypeError with NumPy 2.4, which converts no
+array of one dimension to a number.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import triton.language as tl
 from triton.runtime import interpreter as _interpreter
 
 _PATCHED = "_conformance_bfloat16"
+_PATCHED_LOOPS = "_conformance_loops"
 
 
 @triton.jit
@@ -34,6 +37,14 @@ def _probe_bf16(product, total, above, x, y, n, BLOCK: tl.constexpr):  # type: i
     tl.store(product + at, a * b, mask=at < n)
     tl.store(total + at, a + b, mask=at < n)
     tl.store(above + at, (a > b).to(tl.int32), mask=at < n)
+
+
+@triton.jit
+def _probe_loop(out, n):  # type: ignore[no-untyped-def]
+    total = 0
+    for step in range(n):
+        total += step
+    tl.store(out, total)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +101,15 @@ def _arithmetic_right() -> bool:
     return _same(product, x * y) and _same(total, x + y) and torch.equal(above, (x > y).to(torch.int32))
 
 
+def _loops_right() -> bool:
+    out = torch.zeros(1, dtype=torch.int32)
+    try:
+        _probe_loop[(1,)](out, 5)
+    except Exception:  # whatever it raises, a kernel with such a loop raises too
+        return False
+    return int(out[0]) == 10
+
+
 def _to_float32(data: np.ndarray) -> np.ndarray:
     return (data.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
@@ -137,6 +157,20 @@ def correct() -> None:
     setattr(builder, _PATCHED, True)
 
 
+def correct_loops() -> None:
+    """Patch the conversion of a scalar of a kernel to a Python number, as Triton 3.7 has it; idempotent."""
+    patch = _interpreter._patch_lang_tensor
+    if getattr(patch, _PATCHED_LOOPS, False):
+        return
+
+    def patched(tensor: Any, *scope: Any) -> None:
+        patch(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.squeeze())
+
+    setattr(patched, _PATCHED_LOOPS, True)
+    _interpreter._patch_lang_tensor = patched
+
+
 def probe() -> Report:
     """Probe the interpreter, correct it where it is wrong, probe again.
 
@@ -160,6 +194,10 @@ def _probe() -> Report:
         corrected.append("bfloat16 arithmetic (it computes on raw bits)")
     if corrected:
         correct()
+    if not _loops_right():
+        correct_loops()
+        if _loops_right():
+            corrected.append(f"loops over range(argument) (they raise with NumPy {np.__version__})")
     unjudged: list[tuple[str, str]] = []
     caveats: list[str] = []
     for dtype, name in ((torch.float16, "fp16"), (torch.bfloat16, "bf16")):
@@ -171,4 +209,6 @@ def _probe() -> Report:
         caveats.append(
             "bfloat16 arithmetic is wrong: a kernel that multiplies in bfloat16 is accused falsely"
         )
+    if not _loops_right():
+        caveats.append("loops over range(argument) are wrong: a kernel that has one is accused falsely")
     return Report(tuple(corrected), tuple(unjudged), tuple(caveats))

@@ -15,6 +15,7 @@ from conformance.axes import even_steps, labels
 from conformance.bits import DTYPES, same
 from conformance.candidates import Candidate, Fit, pairs
 from conformance.case import Case
+from conformance.deadline import TimeUp, time_limit
 from conformance.diagnose import candidates, proof, structure
 from conformance.faults import Context
 from conformance.harness import Checked, Harness
@@ -26,6 +27,8 @@ from oracles.spec.rounding import round_to
 VALUES = ("MISMATCH", "NONFINITE_CLASS", "SPLIT")
 # Of pairs; beyond that a name says nothing any more.
 MOST = 12
+# For the inputs that tell causes apart: a report must not wait for a kernel that hangs on one.
+SECONDS = 10
 
 
 def investigate(harness: Harness, checked: Checked, kernel: Kernel) -> Checked:
@@ -72,7 +75,21 @@ def look_into(fmt: Format, checked: Checked, run: Run | None = None) -> Checked:
         return _with(checked, dataclasses.replace(verdict, causes=(cause,)))
     if run is None:
         return _with(checked, _named(verdict, found, got, want, wrong, ctx))
-    outcome = tell_apart(fmt, verdict.case, [candidate for candidate, _ in found], run)
+    outcome = None
+    with time_limit(SECONDS) as limit:
+
+        def in_time(case: Case) -> np.ndarray | None:
+            output = run(case)
+            if limit.reached:
+                # The harness took the exception for one of the kernel's.
+                raise TimeUp
+            return output
+
+        outcome = tell_apart(fmt, verdict.case, [candidate for candidate, _ in found], in_time)
+    if outcome is None:
+        late = _named(verdict, found, got, want, wrong, ctx)
+        words = f"not tried to the end: {SECONDS} s were over"
+        return _with(checked, dataclasses.replace(late, apart=words))
     kept = tuple((candidate, how) for candidate, how in found if candidate in outcome.left)
     named = _named(verdict, kept, got, want, wrong, ctx)
     causes = named.causes

@@ -7,7 +7,8 @@ g is got, w is want, both rounded once: u = 2**-(significant bits) relative, and
 subnormal where that is more. A relation that holds of the unrounded values then holds of g and w to
 within the sum of their roundings, which is the only slack here. It is derived for each element, and
 an element whose slack is too wide to tell (over 1/8 of a step) has no say. Every relation is claimed
-of two different elements at least, and of all of them or not at all.
+of two different elements at least, and of all of them or not at all. A factor and an offset take two
+different w to tell them apart: with one alone, as in a constant weight, either would do.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ def _in_steps(
     if np.count_nonzero(telling) < max(2, got.size / 2):
         return None
     off, tolerance = (got - want)[telling] / steps[telling], (slack / steps)[telling]
-    whole = np.rint(off)
+    whole, wanted = np.rint(off), want[telling]
+    if np.unique(wanted).size < 2:
+        return None
     if not (np.abs(off - whole) <= tolerance).all() or not whole.any():
         return None
     size = abs(int(whole[0]))
@@ -131,23 +134,28 @@ def _in_steps(
     if (whole == whole[0]).all():
         words = f"constant offset of {int(whole[0]):+d} {unit}: reads like {fault}"
         return Reading("offset-steps", words, float(whole[0]))
-    if (np.abs(whole) == size).all():
+    if (np.abs(whole) == size).all() and np.unique(np.abs(wanted)).size > 1:
         words = f"offset of {size} {unit}, up or down: reads like {fault}"
         return Reading("offset-steps", words, float(size))
-    if shared is not None and np.unique(shared[telling]).size > 1 and _constant_in(whole, shared[telling]):
+    labels = None if shared is None else shared[telling]
+    if labels is not None and np.unique(labels).size > 1 and _constant_in(whole, wanted, labels):
         return Reading("zero-each", "a constant number of steps for each scale: reads like wrong zero-points")
     words = f"whole steps, {np.unique(whole).size} different numbers: reads like other codes or zeros"
     return Reading("whole-steps", words)
 
 
-def _constant_in(values: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether values of one label are equal, for labels that hold most elements in pairs at least."""
+def _constant_in(values: np.ndarray, wanted: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether values of one label are equal, for labels that hold most elements, each with two wants."""
     _, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
     index = index.reshape(-1)
-    low, high = np.full(counts.size, np.inf), np.full(counts.size, -np.inf)
-    np.minimum.at(low, index, values)
-    np.maximum.at(high, index, values)
-    return bool((low == high).all()) and int(counts[counts > 1].sum()) * 2 >= values.size
+    ends = []
+    for numbers in (values, wanted):
+        low, high = np.full(counts.size, np.inf), np.full(counts.size, -np.inf)
+        np.minimum.at(low, index, numbers)
+        np.maximum.at(high, index, numbers)
+        ends.append(low == high)
+    constant, one_want = ends
+    return bool(constant.all()) and int(counts[~one_want].sum()) * 2 >= values.size
 
 
 def _offset(got: np.ndarray, want: np.ndarray, slack: np.ndarray) -> Reading | None:

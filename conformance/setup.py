@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -106,16 +107,22 @@ def build(
         recorded=recorded,
         real_every=REAL_EVERY.get(profile, 1),
         accumulation=accumulation or FLOAT32,
-        writer=_writer(runtime, results, worker, run),
+        writer=_writer(runtime, report, results, worker, run),
     )
 
 
 def _writer(
-    runtime: Runtime, results: Path | None, worker: str, run: Mapping[str, Any] | None
+    runtime: Runtime,
+    report: interpreter.Report | None,
+    results: Path | None,
+    worker: str,
+    run: Mapping[str, Any] | None,
 ) -> ResultWriter | None:
     if results is None:
         return None
     line = None if run is None else {**run, "environment": environment(runtime)}
+    if line is not None and report is not None:
+        line["interpreter_report"] = dataclasses.asdict(report)
     return ResultWriter(results, worker, line)
 
 

@@ -27,6 +27,7 @@ from conformance.detect.model import Reading
 from conformance.detect.verify import case_of
 from conformance.errors import UsageError
 from conformance.execute import Execution
+from conformance.given_output import not_plain
 from conformance.harness import Checked, Harness
 from conformance.investigate import look_into
 from conformance.judge import Judge
@@ -145,9 +146,9 @@ def _check(fmt: Format, weight: PackedWeight, got: torch.Tensor) -> None:
         if low < 0 or high >= count:
             worst = low if low < 0 else high
             raise UsageError(f"weight, g_idx: expected groups 0 to {count - 1}, found {worst}")
-    if not isinstance(got, torch.Tensor) or got.layout is not torch.strided:
-        found = got.layout if isinstance(got, torch.Tensor) else type(got).__name__
-        raise UsageError(f"got: expected a plain tensor, found {found}")
+    reason = not_plain(got) if isinstance(got, torch.Tensor) else type(got).__name__
+    if reason:
+        raise UsageError(f"got: expected a plain tensor, found {reason}")
     if got.dtype not in OUTPUT_DTYPES:
         raise UsageError(f"got: expected dtype {describe(OUTPUT_DTYPES)}, found {describe(got.dtype)}")
 

@@ -171,7 +171,9 @@ def _awq_cols_kernel(
 
 def launch(weight: AWQColsWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
-    return {"rows": 4, "words": 16 * side_by_side(dtype), "num_warps": 4}
+    if dtype is torch.float32:
+        return {"rows": 4, "words": 64, "num_warps": 4}
+    return {"rows": 1, "words": 128, "num_warps": 1}
 
 
 def dequantize(

@@ -249,7 +249,7 @@ def _awq_quads_kernel(
 
 def launch(weight: AWQQuadsWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
-    return {"rows": 4, "eighths": 16 * side_by_side(dtype), "num_warps": 4}
+    return {"rows": 4, "eighths": 64, "num_warps": 4 if dtype is torch.float32 else 1}
 
 
 def dequantize(

@@ -44,7 +44,9 @@ class Blockwise8Weight(BlockwiseWeight):
 
 def launch(weight: Blockwise8Weight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
-    return {"gather": 0, "lanes": 256 if dtype is torch.float32 else 128, "num_warps": 4}
+    if dtype is torch.float32:
+        return {"gather": 0, "lanes": 256, "num_warps": 4}
+    return {"gather": 0, "lanes": 128, "num_warps": 2}
 
 
 def dequantize(

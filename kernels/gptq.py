@@ -170,12 +170,13 @@ class GPTQWeight(PackedWeight):
 
 def launch(weight: GPTQWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
-    # In activation order every row loads its own scales and zeros; small programs then hide more
-    # of the latency.
-    side = side_by_side(dtype)
+    # Programs of one warp and one packed row were fastest throughout. In activation order every row
+    # loads its own scales and zeros, for more columns at once. At 2 and 3 bit a packed row has 16 and
+    # 32 rows of outputs: fewer columns then.
     if weight.g_idx is not None:
-        return {"packed_rows": 1, "cols": 64 * side, "num_warps": 2}
-    return {"packed_rows": 2, "cols": 128 * side, "num_warps": 4}
+        return {"packed_rows": 1, "cols": 64 * side_by_side(dtype), "num_warps": 1}
+    narrow = weight.bits < 4 or dtype is torch.float32
+    return {"packed_rows": 1, "cols": 128 if narrow else 256, "num_warps": 1}
 
 
 def dequantize(

@@ -190,7 +190,9 @@ def launch(weight: Int8AffineWeight, dtype: torch.dtype) -> dict[str, int]:
     side = side_by_side(dtype)
     if weight.granularity == "channel" and weight.axis == 0:
         return {"rows": 1, "cols": 256 * side, "num_warps": 4}
-    return {"rows": 4, "cols": 128 * side, "num_warps": 4}
+    if dtype is torch.float32:
+        return {"rows": 4, "cols": 512, "num_warps": 4}
+    return {"rows": 1, "cols": 1024, "num_warps": 1}
 
 
 def dequantize(

@@ -204,8 +204,8 @@ def launch(weight: SqueezeLLMWeight, dtype: torch.dtype) -> dict[str, int]:
     return {
         "packed_rows": 2 if weight.bits == 3 else 8,
         "down": 0,
-        "cols": 512 // dtype.itemsize,
-        "num_warps": 4,
+        "cols": 64,
+        "num_warps": 2,
     }
 
 

@@ -26,7 +26,9 @@ def spoilt(format_name: str, where: Callable[[Any, torch.dtype, torch.Tensor], A
         right = round_to(FORMATS[format_name].unpack(dense(weight)).values(), dtype)
         result = from_bits(right, dtype).reshape(weight.output_shape).clone()
         chosen = where(weight, dtype, result)
-        result[chosen] = result[chosen] * 2 + 1
+        changed = result[chosen] * 2 + 1
+        # -1, infinity and NaN would stay.
+        result[chosen] = torch.where((changed == result[chosen]) | changed.isnan(), 5, changed)
         return result if out is None else out.copy_(result)
 
     return kernel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,43 @@ def test_truncated_outputs(suffix: str, weight: str, tmp_path: Path, fails):
         assert f"cut{suffix}: expected" in said
 
 
+def test_outputs_that_no_array_can_be_made_of(weight: str, tmp_path: Path, fails):
+    def failure(name: str) -> str:
+        return fails("--format", "gptq", "--weight", weight, "--got", str(tmp_path / name), *SET)
+
+    save_npy(tmp_path / "whole.npy", output(GPTQ))
+    data = (tmp_path / "whole.npy").read_bytes()
+    for number, header in enumerate(
+        (
+            b"{'descr': '<f2', 'fortran_order': False, 'shape': (9999999999999, 128), }",
+            b"{{{{{{'a",
+            b"(" * 110,
+            b"\xff\xfe",
+        )
+    ):
+        (tmp_path / f"{number}.npy").write_bytes(data[:10] + header.ljust(117) + b"\n" + data[128:])
+        assert f"{number}.npy: expected a whole .npy file, found: " in failure(f"{number}.npy")
+    torch.save(torch.empty(64, 48, device="meta", dtype=torch.float16), tmp_path / "meta.pt")
+    assert "--got: expected a plain tensor, found one without data (device meta)" in failure("meta.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a prototype, says torch
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    torch.save(nested, tmp_path / "nested.pt")
+    assert "--got: expected a plain tensor, found a nested one" in failure("nested.pt")
+    with pytest.raises(UsageError, match="got: expected a plain tensor, found a nested one"):
+        diagnose("gptq", weight_of(GPTQ), nested)
+    assert "--got: expected a file, found nothing at" in failure("x" * 5000 + ".npy")
+    assert "expected a safetensors file or a folder" in fails(
+        "--format", "gptq", "--weight", "x" * 5000, "--got", str(tmp_path / "whole.npy")
+    )
+
+
+def test_names_do_not_command_the_terminal(weight: str, tmp_path: Path, fails):
+    save_file({"a\n\x1b[31mb": output(GPTQ), "é": output(GPTQ)}, tmp_path / "odd.safetensors")
+    said = fails("--format", "gptq", "--weight", weight, "--got", str(tmp_path / "odd.safetensors"), *SET)
+    assert r"found a\n\x1b[31mb, é" in said
+
+
 def test_pickles_are_not_executed(weight: str, tmp_path: Path, fails):
     torch.save({"y": Path("a")}, tmp_path / "code.pt")
     said = fails("--format", "gptq", "--weight", weight, "--got", str(tmp_path / "code.pt"), *SET)
@@ -300,6 +338,7 @@ def test_detection_narrows_and_set_decides(weight: str, right: str, fails):
     said = fails(*arguments)
     assert "--set: expected values that leave one of: gptq 4 bit, group 32, zeros v1" in said
     assert "zeros v2" in said
+    assert said.endswith("found none; --set takes zeros=v1|v1-nowrap|v2\n")
     assert main(["diagnose", *arguments, "--set", "zeros=v2"]) == 0
     assert main(["diagnose", *arguments, "--set", "zeros=v1"]) == 1
     assert "--set: expected values that name one of" in fails(
@@ -414,11 +453,64 @@ def test_json_and_picture(weight: str, tmp_path: Path, capsys):
     assert found["measures"]["wrong"] == found["votes"][-1]["wrong"]
     assert main([*arguments, "--json", "-"]) == 1
     assert json.loads(capsys.readouterr().out) == found
+    assert main([*arguments, "--json", str(record), "--heatmap", str(tmp_path / "pictures"), "--force"]) == 1
+    assert json.loads(record.read_text()) == found
 
 
-def test_json_that_cannot_be_written(weight: str, right: str, tmp_path: Path, fails):
+def test_destinations_are_looked_at_before_the_work(weight: str, right: str, tmp_path: Path, fails):
     arguments = ("--format", "gptq", "--weight", weight, "--got", right, *SET)
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    (tmp_path / "pictures").mkdir()
+    picture = tmp_path / "pictures" / "gptq.svg"
+    picture.write_text("mine")
     assert "--json: expected a file that can be written" in fails(*arguments, "--json", str(tmp_path))
+    for place in (kept / "below", tmp_path / ("x" * 300)):
+        assert "--json: expected a file that can be written" in fails(*arguments, "--json", str(place))
+        assert "--heatmap: expected a folder to write to" in fails(*arguments, "--heatmap", str(place))
+    assert f"--json: expected no file yet, found {kept}" in fails(*arguments, "--json", str(kept))
+    assert f"found {picture}; --force" in fails(*arguments, "--heatmap", str(picture.parent))
+    assert "--heatmap: expected a folder to write to" in fails(*arguments, "--heatmap", str(kept))
+    for path in (weight, right):
+        said = fails(*arguments, "--json", path, "--force")
+        assert f"--json: expected another file than the input, found {path}" in said
+    assert (kept.read_text(), picture.read_text()) == ("mine", "mine")
+    assert main(["diagnose", *arguments]) == 0
+
+
+def test_what_fails_while_it_is_written_takes_no_verdict_with_it(weight, tmp_path, capsys, monkeypatch):
+    save_npy(tmp_path / "got.npy", output(GPTQ, "slots-reversed"))
+    arguments = ["diagnose", "--format", "gptq", "--weight", weight, "--got", str(tmp_path / "got.npy"), *SET]
+    record = tmp_path / "verdict.json"
+
+    def full(*_, **__):
+        record.unlink(missing_ok=True)
+        record.mkdir()
+        raise UsageError("heatmap: expected room, found none")
+
+    monkeypatch.setattr("conformance.heatmap.draw", full)
+    assert main([*arguments, "--heatmap", str(tmp_path / "pictures"), "--json", str(record)]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("MISMATCH")
+    assert err == "error: heatmap: expected room, found none\n"
+    record.rmdir()
+    monkeypatch.setattr("conformance.heatmap.draw", lambda *_, **__: (record.mkdir(), record))
+    assert main([*arguments, "--heatmap", str(tmp_path / "pictures"), "--json", str(record)]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("MISMATCH")
+    assert err.startswith("error: --json: expected a file that can be written")
+
+
+def test_no_picture_says_why(weight: str, right: str, tmp_path: Path, capsys):
+    save_npy(tmp_path / "turned.npy", output(GPTQ).t().contiguous())
+    arguments = ["diagnose", "--format", "gptq", "--weight", weight, *SET]
+    arguments += ["--heatmap", str(tmp_path / "pictures"), "--got"]
+    assert main([*arguments, str(tmp_path / "turned.npy")]) == 1
+    said = capsys.readouterr().out
+    assert "picture    none: no element differs once it is turned (--transposed)\n" in said
+    assert main([*arguments, right]) == 0
+    assert "picture    none: no element differs\n" in capsys.readouterr().out
+    assert not (tmp_path / "pictures").exists()
 
 
 def test_oracles_vote(tmp_path: Path, capsys):

@@ -106,6 +106,24 @@ def test_the_table_has_every_name(capsys):
     assert "scales[g, n + 1]" in text  # no markup
 
 
+def test_only_the_faults_of_a_format(capsys):
+    assert main(["faults", "--format", "squeezellm", "--format", "nf4"]) == 0
+    text = re.sub(r"\s*│\n│\s*", "", capsys.readouterr().out)
+    mine = {fault.name for name in ("squeezellm", "nf4") for fault in FORMATS[name].faults}
+    assert f"{len(mine)} faults" in text
+    assert "gptq" not in text
+    assert main(["faults", "slots-reversed", "--format", "squeezellm"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^  formats +squeezellm$", text, re.MULTILINE)
+    assert "awq" not in text
+    assert main(["faults", "nibble-swap", "--format", "gptq"]) == 2
+    assert "expected a name of the catalogue of gptq, found 'nibble-swap'" in capsys.readouterr().err
+    assert main(["faults", "--format", "nf5"]) == 2
+    assert "format: expected one of" in capsys.readouterr().err
+    assert main(["faults", "--markdown", "--format", "nf4"]) == 2
+    assert "markdown: expected no --format beside it, found 'nf4'" in capsys.readouterr().err
+
+
 def test_one_entry_is_shown_whole(capsys):
     assert main(["faults", "zero-plus-one"]) == 0
     text = capsys.readouterr().out

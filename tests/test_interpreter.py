@@ -50,6 +50,21 @@ def test_truncation_is_what_is_wrong():
     ) == ["1.0", "1.0078125", "1.0078125"]
 
 
+def test_loops_over_an_argument_are_corrected():
+    """As Triton up to 3.6 has it: NumPy 2.4 converts no array of one dimension to a number."""
+    assert run(
+        "from triton.runtime import interpreter as t; patch = t._patch_lang_tensor",
+        "def old(tensor, *scope):",
+        "    patch(tensor, *scope)",
+        "    tensor.__index__ = lambda self: [][0]",
+        "t._patch_lang_tensor = old",
+        "print(i._loops_right()); report = i.probe(); print(i._loops_right(), len(report.caveats))",
+        "print('loops' in report.corrected[-1], 'loops' in str(i.probe().corrected))",
+        "t._patch_lang_tensor = old; i.correct_loops = lambda: None",
+        "report = i.probe(); print('loops' in str(report.corrected), 'loops' in report.caveats[-1])",
+    ) == ["False", "True", "0", "True", "False", "False", "True"]
+
+
 @pytest.mark.interpreter
 def test_probe_of_this_process_judges_everything():
     report = interpreter.probe()

@@ -164,3 +164,41 @@ def test_a_fault_that_does_not_apply_to_the_second_input_is_not_refuted_by_it():
     checked = run.judge(parse_case("nf4:shape=1x192,codebook=rounded4,words=ramp,scales=huge(21)"))
     after = investigate(run, checked, run.kernels["nf4"]).verdict
     assert "codebook: bitsandbytes nf4" in [cause.name for cause in after.causes]
+
+
+def test_a_kernel_that_hangs_on_a_further_input_does_not_take_the_report(monkeypatch):
+    import time
+
+    from conformance import investigate as module
+
+    monkeypatch.setattr(module, "SECONDS", 0.5)
+    swapped = wrong(swap=True)
+
+    def kernel(weight, *, dtype, out=None):
+        if weight.numel != 5:
+            time.sleep(60)
+        values = swapped(weight, dtype=dtype)
+        return values if out is None else out.copy_(values)
+
+    started = time.monotonic()
+    verdict = looked_into(kernel, "nf4:shape=1x5,out=fp32")
+    assert time.monotonic() - started < 30
+    assert "nibble-swap" in [cause.name for cause in verdict.causes]
+    assert "not tried to the end" in verdict.apart
+
+
+def test_a_partial_fit_that_shows_nowhere_else_is_no_cause():
+    def kernel(weight, *, dtype, out=None):
+        values = right(weight, dtype=dtype)
+        if weight.numel == 64 and dtype is torch.float32:
+            values.reshape(-1)[-1] = swapped_last
+        return values if out is None else out.copy_(values)
+
+    case = "nf4:shape=1x64,out=fp32"
+    run = harness(right)
+    weight = FORMATS["nf4"].words(parse_case(case))
+    swapped_last = wrong(swap=True)(weight, dtype=torch.float32).reshape(-1)[-1]
+    verdict = looked_into(kernel, case)
+    assert run.judge(parse_case(case)).verdict.kind == "EXACT"
+    assert verdict.causes[0].name == "unknown"
+    assert "fits this case alone" in verdict.causes[0].text

@@ -12,6 +12,7 @@ import torch
 
 from conformance.axes import even_steps, labels
 from conformance.bits import DTYPES, to_bits
+from conformance.diagnose import structure
 from conformance.faults import Context
 from conformance.investigate import look_into
 from conformance.localize import (
@@ -283,6 +284,43 @@ def test_reading_of_one_rounding():
 
 def test_no_offset_in_steps_without_steps():
     assert measured((np.array(WANT) - 0.25).tolist(), WANT).reading.kind == "offset"
+
+
+STEPS = (STEP, np.repeat([0.25, 0.5], 4))  # one scale, and two of a constant weight
+SCALE = {"scale": np.repeat([0, 1], 4)}
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("axes", [{}, SCALE])
+def test_one_wanted_value_tells_no_factor_from_an_offset(steps: np.ndarray, axes: dict[str, np.ndarray]):
+    for got in (6.0, 1.5, 0.25, 4.0):
+        assert measured([got] * 8, [2.0] * 8, steps=steps, axes=axes).reading.kind == "none"
+    # Of one size, up and down: a factor, a clamp and an offset are the same.
+    for got in (6.0, 1.0):
+        found = measured([got, -got] * 4, [2.0, -2.0] * 4, steps=steps, axes=axes).reading
+        assert found.kind not in ("offset-steps", "zero-each", "offset")
+    assert measured([1.5, -2.5] * 4, [2.0, -2.0] * 4, steps=STEP, axes=axes).reading.kind == "offset-steps"
+
+
+def test_structure_without_a_fault():
+    """What is said of an output that nothing in the catalogue gives: no factor of one wanted value."""
+    fmt = FORMATS["nf4"]
+    weight = fmt.words(parse_case("nf4:shape=2x4,words=zeros,scales=one"))
+    ctx = Context(weight, fmt.unpack(weight), torch.float16)
+
+    def said(got: list[float], want: list[float]) -> str:
+        g, w = bits(*got), bits(*want)
+        return structure(g, w, g != w, ctx).text
+
+    assert "got 0 everywhere there" in said([-0.0, 0.0], [1.0, 2.0])
+    zeros = said([-0.0, 1.0], [0.0, 1.0])
+    assert "only the sign of zeros differs" in zeros
+    assert "got 0" not in zeros
+    one = said([6.0, 6.0, 1.0], [2.0, 2.0, 1.0])
+    assert "proportional" not in one
+    assert "offset" not in one
+    assert "got = 3 * want" in said([6.0, 3.0], [2.0, 1.0])
+    assert "got = want + 0.5" in said([2.5, 3.5], [2.0, 3.0])
 
 
 def of_fault(case: str, name: str, dtype: torch.dtype = torch.float16) -> Measures:

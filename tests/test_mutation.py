@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,7 +121,7 @@ def test_every_triton_function_of_a_format_has_mutants():
         assert used, name
     # Named by other modules than their own.
     for module, function, names in (
-        ("_awq", "spread8", ["awq_rows", "awq_quads"]),
+        ("_lanes", "spread", ["awq_rows", "awq_quads", "blockwise8", "fp4", "int8_affine", "nf4"]),
         ("_gptq_kernel", "_code", ["gptq", "squeezellm"]),
         ("_blockwise", "_codes", ["blockwise8", "fp4", "nf4"]),
     ):
@@ -169,6 +171,39 @@ def eats_memory(job: Job, plan: Plan, begun) -> Outcome:
     return Outcome(job.kind, job.name, "nf4")
 
 
+def does_not_leave(job: Job, plan: Plan, begun) -> Outcome:
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    return Outcome(job.kind, job.name, "nf4", "MISMATCH")
+
+
+def _write(part: bytes) -> None:
+    """Into the pipe to the parent: the only one that a child has open for writing."""
+    for name in os.listdir("/proc/self/fd"):
+        path = f"/proc/self/fd/{name}"
+        with contextlib.suppress(OSError):
+            if os.readlink(path).startswith(("pipe:", "socket:")) and os.stat(path).st_mode & 0o200:
+                os.write(int(name), part)
+
+
+def sends_a_part(job: Job, plan: Plan, begun) -> Outcome:
+    begun("nf4", 1, suite("llm_int8", 0, 3)[0])
+    _write(b"\x00\x00\x00\x64abc")
+    os._exit(3)
+
+
+def sends_a_part_and_stays(job: Job, plan: Plan, begun) -> Outcome:
+    begun("nf4", 1, suite("llm_int8", 0, 3)[0])
+    _write(b"\x00\x00\x00\x64abc")
+    time.sleep(60)
+    raise AssertionError
+
+
+def sends_nonsense(job: Job, plan: Plan, begun) -> Outcome:
+    begun("nf4", 1, suite("llm_int8", 0, 3)[0])
+    _write(b"\x00\x00\x00\x03abc")
+    os._exit(3)
+
+
 def one(run, silence: float = 60.0) -> Outcome:
     job = Job("source", "name", ("llm_int8",))
     (outcome,) = isolate.run_all([job], PLAN, interpreter=True, parallel=1, silence=silence, run=run)
@@ -183,6 +218,32 @@ def one(run, silence: float = 60.0) -> Outcome:
 def test_wild_mutants_are_caught(run, verdict: str, examples: int):
     outcome = one(run, silence=1.0)
     assert (outcome.verdict, outcome.examples, outcome.caught) == (verdict, examples, True)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize(
+    ("run", "verdict"),
+    [
+        (does_not_leave, "MISMATCH"),
+        (sends_a_part, "CRASH (exit code 3)"),
+        (sends_a_part_and_stays, "CRASH (signal 9)"),
+        (sends_nonsense, "CRASH (exit code 3)"),
+    ],
+)
+def test_a_process_with_broken_messages_stops_no_other(run, verdict: str, monkeypatch):
+    monkeypatch.setattr(isolate, "LEAVE", 0.5)
+    began = time.monotonic()
+    work = [Job("source", name, ("llm_int8",)) for name in ("first", "second")]
+
+    def first_only(job: Job, plan: Plan, begun) -> Outcome:
+        return run(job, plan, begun) if job.name == "first" else Outcome(job.kind, job.name, "nf4", "RIGHT")
+
+    found = isolate.run_all(work, PLAN, interpreter=True, parallel=1, silence=1.0, run=first_only)
+    assert [(outcome.name, outcome.verdict) for outcome in found] == [
+        ("first", verdict),
+        ("second", "RIGHT"),
+    ]
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.interpreter

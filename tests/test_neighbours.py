@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import signal
+import sys
 import time
 from xml.etree import ElementTree
 
 import pytest
 
-from conformance.deadline import time_limit
+from conformance.deadline import AGAIN, time_limit
 from conformance.dims import Choice, Patterned, Shape, Text
 from conformance.formats._grouped import Size
 from conformance.neighbours import (
@@ -202,6 +205,56 @@ def test_a_time_limit_gives_an_outer_timer_back():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+
+
+def _busy(*_: object) -> None:
+    until = time.monotonic() + 0.02
+    while time.monotonic() < until:
+        pass
+
+
+class _Slow:
+    __del__ = _busy
+
+
+def _collects() -> None:
+    gc.collect(0)
+
+
+def _takes_all() -> None:
+    with contextlib.suppress(BaseException):
+        time.sleep(0.007)
+    time.sleep(0.007)
+
+
+@pytest.mark.parametrize("step", [_collects, _Slow, _takes_all])
+def test_time_that_is_up_where_exceptions_get_lost(step):
+    """Nearly all the time is spent in a callback or in ``__del__``, or half of it where all is caught."""
+    hook, trace = sys.unraisablehook, sys.gettrace()
+    gc.callbacks.append(_busy)
+    began = time.monotonic()
+    try:
+        with time_limit(0.1) as limit:
+            while time.monotonic() < began + 8:
+                step()
+    finally:
+        gc.callbacks.remove(_busy)
+    assert limit.reached
+    assert time.monotonic() - began < 4
+    assert (sys.unraisablehook, sys.gettrace()) == (hook, trace)
+
+
+def test_a_time_limit_lets_clean_up_whole():
+    cleaned = []
+    with time_limit(0.05) as limit:
+        try:
+            time.sleep(10)
+        finally:
+            until = time.monotonic() + 4 * AGAIN
+            while time.monotonic() < until:
+                pass
+            cleaned.append(limit.reached)
+    assert cleaned == [True]
 
 
 def test_nothing_is_recorded_and_no_oracle_is_asked():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import time
 from pathlib import Path
 
@@ -161,6 +163,48 @@ def test_a_candidate_that_hangs_is_refused():
     assert str(step) == "1x12 -> 1x9 fails alike; 1x8 hangs"
 
 
+def test_the_neighbours_are_inside_the_limit():
+    def slow(weight, *, dtype, out=None):
+        time.sleep(0.1)
+        raise RuntimeError("wrong everywhere")
+
+    began = time.monotonic()
+    found = reduced(slow, "nf4:shape=1x1", seconds=1.2)
+    # The tries that are under way when the time is up take their own.
+    assert time.monotonic() - began < 3
+    assert found.neighbour is None or found.neighbour.left > 0
+
+
+def test_causes_are_those_of_the_second_look():
+    """Two faults at once: what is left shows one of them alone, another input shows that it is not all."""
+
+    def kernel(weight, *, dtype, out=None):
+        result = planted.nibbles_swapped(weight, dtype=dtype, out=out)
+        if result.numel() > 3:
+            result.view(-1)[3] = 7
+        return result
+
+    run, start = harness(kernel), parse_case("nf4:shape=1x2,words=random(7),out=bf16")
+    trial = Trial(run, run.kernels["nf4"], time.monotonic() + 60)
+    found = reduce(trial, start)
+    assert trial.wanted.cause == "nibble-swap"
+    assert (found.signature.cause, found.bad.verdict.causes[0].name) == ("unknown", "unknown")
+    shown = text(found, Path("bad"), None)
+    assert shown.startswith("MISMATCH (unknown)  nf4:shape=1x1")
+    assert "fits this case alone: nibble-swap" in shown
+    assert to_json(found, Path("bad"), None)["cause"] == "unknown"
+
+
+def test_a_dimension_and_a_tensor_of_one_name_are_told_apart():
+    def always(weight, dtype, result):
+        return torch.ones_like(result, dtype=torch.bool)
+
+    found = reduced(faulty.spoilt("int8_affine", always), "int8_affine:shape=2x3,codes=uint8,zero=int32")
+    lines = [line for line in text(found, Path("bad"), None).splitlines() if line.split()[0] == "codes"]
+    assert len(lines) == 2
+    assert sum(line.startswith("  codes      tensor: ") for line in lines) == 1
+
+
 def test_out_of_time_is_said():
     def slow(weight, *, dtype, out=None):
         time.sleep(0.02)
@@ -233,7 +277,8 @@ def test_every_format_is_reduced_to_valid_weights(name):
     found = reduced(faulty.spoilt(name, first), case.id)
     size = math.prod(found.bad.weight.output_shape)
     # The least that the words of the format allow.
-    assert size == {"awq_cols": 8, "awq_rows": 16, "awq_quads": 256, "squeezellm": 8}.get(name, 1)
+    least = {"awq_cols": 8, "awq_rows": 16, "awq_quads": 256, "squeezellm": 8, "gemm_accumulate": 4}
+    assert size == least.get(name, 1)
     assert len(seen) > 10
     assert len(text(found, Path("bad"), Path("good")).splitlines()) <= LINES
     assert json.loads(json.dumps(to_json(found, Path("bad"), None)))["case"] == found.case.id
@@ -325,7 +370,10 @@ def test_altered_tensors_without_the_mark_are_still_refused(tmp_path, capsys):
         (("nosuch:",), "format: expected one of"),
         ((CASE, "--kernel", "tests.planted:nothing"), "expected a function 'nothing'"),
         ((CASE, "--seconds", "0"), "--seconds: expected a positive number, found 0"),
-        ((CASE, "--json", "no/such/folder/r.json"), "--json: expected a folder that exists"),
+        ((CASE, "--seconds", "nan"), "--seconds: expected a positive number, found nan"),
+        ((CASE, "--json", "no/such/folder/r.json"), "--json: expected a file that can be written"),
+        ((CASE, "--json", __file__), f"--json: expected no file yet, found {__file__}; --force"),
+        (("nf4:shape=" + "1x" * 200 + "y",), "shape: expected sizes"),
     ],
 )
 def test_wrong_usage(arguments, words, tmp_path, capsys):
@@ -340,3 +388,32 @@ def test_a_folder_with_bundles_is_refused(tmp_path, capsys):
     (tmp_path / "bad").mkdir()
     assert command(CASE, "--kernel", KERNEL, "--out", str(tmp_path)) == 2
     assert "--out: expected a folder without bundles" in capsys.readouterr().err
+
+
+@pytest.mark.interpreter
+def test_destinations_are_looked_at_before_anything_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("conformance.reduce.result.reduce", lambda *_: pytest.fail("it ran"))
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for place in (file, file / "below", tmp_path / ("x" * 300)):
+        assert command(CASE, "--kernel", KERNEL, "--out", str(place)) == 2
+        assert "--out: expected a folder to write to" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".conformance").write_text("mine")
+    assert command(CASE, "--kernel", "tests.planted:right") == 2
+    assert "--out: expected a folder to write to" in capsys.readouterr().err
+
+
+@pytest.mark.interpreter
+def test_what_cannot_be_written_is_still_shown(tmp_path, capsys, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(bundle, "save_file", full)
+    record = tmp_path / "r.json"
+    assert command(CASE, "--kernel", KERNEL, "--out", str(tmp_path / "out"), "--json", str(record)) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("MISMATCH (tail-block-absmax-previous)")
+    assert err.startswith("error: --out: expected a folder to write to")
+    assert err.count("\n") == 1
+    assert json.loads(record.read_text())["case"] == "nf4:shape=1x65,words=zeros"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,10 +103,10 @@ def open_checkpoint(path: Path, config: Path | None = None) -> Checkpoint:
         UsageError: missing, truncated or foreign file, or metadata that is no JSON object.
     """
     notes: list[str] = []
-    if path.is_dir():
+    if os.path.isdir(path):  # of any name, however long
         shards, listed = _shards(path)
         found = [path / name for name in CONFIGS if (path / name).is_file()]
-    elif path.is_file():
+    elif os.path.isfile(path):
         shards, listed, found = [path], None, []
     else:
         raise UsageError(f"path: expected a safetensors file or a folder with some, found nothing at {path}")

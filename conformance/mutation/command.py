@@ -91,7 +91,8 @@ def run_mutants(options: argparse.Namespace) -> int:
 
     known = formats()
     chosen = {name: find_format(name) for name in options.format} or known
-    excuses = listed.load(known)
+    kinds = options.kind or ("catalogue", "source")
+    excuses = listed.load(known, chosen=chosen if options.format else None, kinds=kinds)
     jobs = list(_selected(options, chosen, known))
     reasons = {job.name: excuses.reason(job) for job in jobs}
     run = [job for job in jobs if options.listed or reasons[job.name] is None]

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +30,8 @@ from conformance.mutation.suite import suite
 MORE_MEMORY = 8 << 30
 # Seconds without a new case after which a job counts as one that never ends.
 SILENCE = 60.0
+# Seconds for a process to end in once it has said what it found: a thread of a mutant may hold it up.
+LEAVE = 5.0
 
 Run = Callable[[Job, Plan, Callable[..., Any]], Outcome]
 
@@ -145,22 +148,42 @@ def _look(entry: _Running, silence: float) -> Outcome | None:
     """Outcome of a job that has ended or that has to be ended, or None."""
     try:
         while entry.connection.poll():
-            kind, content = entry.connection.recv()
+            kind, content = _received(entry, silence)
             entry.since = time.monotonic()
             if kind == "case":
                 entry.at = content
                 continue
-            entry.process.join()
+            _end(entry.process)
             if kind == "done":
                 return content
             # No verdict: the harness itself failed, perhaps since a mutant wrote into its memory.
             return dataclasses.replace(entry.ended(""), error=content)
-    except EOFError:
-        entry.process.join()
-        code = entry.process.exitcode
+    except Exception:  # no message any more, part of one, or one that says nothing: it broke its own memory
+        code = _end(entry.process)
         return entry.ended(f"CRASH (signal {-code})" if code < 0 else f"CRASH (exit code {code})")
     if time.monotonic() - entry.since > silence:
         os.kill(entry.process.pid, signal.SIGKILL)
         entry.process.join()
         return entry.ended("TIMEOUT")
     return None
+
+
+def _received(entry: _Running, silence: float) -> tuple[str, Any]:
+    """The next message. A process that does not send all of it is killed, which ends the message too."""
+    late = threading.Timer(silence, entry.process.kill)
+    late.start()
+    try:
+        kind, content = entry.connection.recv()
+    finally:
+        late.cancel()
+        late.join()  # no thread may be there when the next process is forked
+    return kind, content
+
+
+def _end(process: Any) -> int:
+    """Exit code of a process that has nothing more to say; it is killed if it does not end by itself."""
+    process.join(LEAVE)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return int(process.exitcode)

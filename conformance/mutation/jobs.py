@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from conformance.mutation.score import Job
-from conformance.mutation.source import modules, mutants, users
+from conformance.mutation.source import modules, modules_of, mutants, users
 from conformance.registry import Format
 
 
@@ -33,8 +33,9 @@ def sources(chosen: Mapping[str, Format], known: Mapping[str, Format]) -> list[J
     """Every mutant of a function that a built-in kernel of ``chosen`` may call. All formats of ``known``
     that may call it too are asked, since a branch may be taken by one of them alone."""
     found = []
+    called = modules_of(chosen)
     for module in modules():
-        for mutant in mutants(module):
+        for mutant in mutants(module) if module in called else ():
             formats = users(known, mutant)
             if any(name in chosen for name in formats):
                 found.append(Job("source", mutant.name, tuple(formats), mutant=mutant))

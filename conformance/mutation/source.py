@@ -54,13 +54,24 @@ class Mutant:
         return f"{self.before}  ->  {self.after}"
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    """The ``@triton.jit`` functions of a module."""
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and any(
+def _places(body: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int]]:
+    """``(body, position)`` of each ``@triton.jit`` function, those under a condition included."""
+    for position, node in enumerate(body):
+        if isinstance(node, ast.If):
+            yield from _places(node.body)
+            yield from _places(node.orelse)
+        elif isinstance(node, ast.FunctionDef) and any(
             "triton.jit" in ast.unparse(d) for d in node.decorator_list
         ):
-            yield node
+            yield body, position
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """The ``@triton.jit`` functions of a module."""
+    for body, position in _places(tree.body):
+        function = body[position]
+        assert isinstance(function, ast.FunctionDef)
+        yield function
 
 
 def _at(root: ast.AST, place: Place) -> ast.AST:
@@ -119,11 +130,13 @@ def mutants(module: str) -> tuple[Mutant, ...]:
     path = Path(importlib.import_module(f"kernels.{module}").__file__ or "")
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = []
-    for function in functions(tree):
-        position = tree.body.index(function)
+    for body, position in _places(tree.body):
+        function = body[position]
+        assert isinstance(function, ast.FunctionDef)
         for operator, before, after, line, changed in mutations(function):
-            body = [*tree.body[:position], changed, *tree.body[position + 1 :]]
-            text = ast.unparse(ast.Module(body, []))
+            body[position] = changed
+            text = ast.unparse(tree)
+            body[position] = function
             digest = hashlib.sha256(ast.unparse(changed).encode()).hexdigest()[:6]
             found.append(Mutant(module, function.name, operator, before, after, line, digest, text))
     return tuple(found)
@@ -147,6 +160,7 @@ def _plain(value: Any) -> Any:
     return value if inspect.isfunction(value) and value.__module__.startswith("kernels.") else None
 
 
+@functools.cache
 def reached(kernel: Any) -> frozenset[tuple[str, str]]:
     """``(module, function)`` of each Triton function that a built-in kernel may call."""
     found: set[tuple[str, str]] = set()
@@ -159,6 +173,11 @@ def reached(kernel: Any) -> frozenset[tuple[str, str]]:
         found.add((function.__module__.removeprefix("kernels."), function.__name__))
         pending += [_plain(function.__globals__.get(name)) for name in function.__code__.co_names]
     return frozenset(found)
+
+
+def modules_of(formats: Mapping[str, Format]) -> frozenset[str]:
+    """Modules of ``kernels`` with functions that built-in kernels of ``formats`` may call."""
+    return frozenset(module for fmt in formats.values() for module, _ in reached(fmt.kernel))
 
 
 def users(formats: Mapping[str, Format], mutant: Mutant) -> list[str]:

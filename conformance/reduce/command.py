@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conformance.destinations import folder as check_folder
+from conformance.destinations import new_file, unwritable
 from conformance.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,13 +30,15 @@ def run_reduce(options: argparse.Namespace) -> int:
     """Narrow a failing case to the fewest dimensions and tensor elements that still fail."""
     import contextlib
 
+    from safetensors import SafetensorError
+
     from conformance.runtime import choose
 
     runtime = choose(options.device)
-    if options.seconds <= 0:
+    if not options.seconds > 0:  # NaN is no positive number either
         raise UsageError(f"--seconds: expected a positive number, found {options.seconds:g}")
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise UsageError(f"--json: expected a folder that exists, found {options.json.parent}")
+    if options.json is not None:
+        new_file("--json", options.json, force=options.force, inputs=_inputs(options))
     # Upstream libraries greet on standard output when they are imported.
     with contextlib.redirect_stdout(sys.stderr):
         from conformance import setup
@@ -45,13 +50,29 @@ def run_reduce(options: argparse.Namespace) -> int:
         result = _reduce(harness, case, weight, options.seconds)
         from conformance.reduce.result import text, to_json, write_bundles
 
-        bad, good = write_bundles(harness, result, folder)
+        failures = []
+        bad, good = folder / "bad", None if result.good is None else folder / "good"
+        try:
+            bad, good = write_bundles(harness, result, folder)
+        except (OSError, SafetensorError) as error:
+            failures.append(unwritable("--out", folder, error, "a folder to write to"))
         if options.json is not None:
             record = to_json(result, bad, good)
-            options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            try:
+                options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            except OSError as error:
+                failures.append(unwritable("--json", options.json, error, "a file that can be written"))
     given = harness.kernels[case.format]
-    print(text(result, bad, good, "" if given.builtin else f"{case.format}={given.name}"))
+    # What was found is shown whatever became of the files.
+    print(text(result, bad, good, "" if given.builtin else f"{case.format}={given.name}"), flush=True)
+    if failures:
+        raise failures[0]
     return 1
+
+
+def _inputs(options: argparse.Namespace) -> tuple[Path, ...]:
+    """Files of the bundle to start from, if it is one."""
+    return tuple(Path(options.start) / name for name in ("case.json", "tensors.safetensors"))
 
 
 def _start(options: argparse.Namespace) -> tuple[Case, PackedWeight | None, str, str]:
@@ -61,7 +82,7 @@ def _start(options: argparse.Namespace) -> tuple[Case, PackedWeight | None, str,
     from conformance.registry import find_format, parse_case
 
     kernel, path = options.kernel or "", Path(options.start)
-    if not path.exists():
+    if not os.path.exists(path):  # the id of a case may be too long for a path
         if ":" not in options.start:
             raise UsageError(f"reduce: expected a case id or the folder of a bundle, found {options.start!r}")
         case = parse_case(options.start)
@@ -80,14 +101,16 @@ def _start(options: argparse.Namespace) -> tuple[Case, PackedWeight | None, str,
 def _folder(out: Path | None, format_name: str) -> Path:
     """A folder for the two bundles that has none yet."""
     if out is not None:
-        taken = next((name for name in ("bad", "good") if (out / name).exists()), None)
+        taken = next((name for name in ("bad", "good") if os.path.lexists(out / name)), None)
         if taken is not None:
             raise UsageError(f"--out: expected a folder without bundles, found {out / taken}")
+        check_folder("--out", out)
         return out
     base = Path(".conformance") / "reduced"
     number = 1
     while (base / f"{format_name}-{number}").exists():
         number += 1
+    check_folder("--out", base / f"{format_name}-{number}")
     return base / f"{format_name}-{number}"
 
 
@@ -122,6 +145,7 @@ def add_parser(commands: Any) -> None:
     )
     new.add_argument("--seconds", type=float, default=60.0, help="time after which it stops (default: 60)")
     new.add_argument("--json", type=Path, metavar="FILE", help="also write what was found as JSON")
+    new.add_argument("--force", action="store_true", help="write a file of --json that is there")
     new.add_argument(
         "--out",
         type=Path,

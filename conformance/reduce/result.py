@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from conformance.bundle import weight_digest
 from conformance.case import Case
 from conformance.errors import UsageError
 from conformance.harness import Checked, Harness
+from conformance.investigate import investigate
 from conformance.neighbours import Budget, Neighbour, nearest_passing
 from conformance.reduce.cases import Step, reduce_case
 from conformance.reduce.tensors import Kept, Reduced, reduce_tensors
@@ -28,10 +30,10 @@ class Result:
 
     Attributes:
         start, case: the case at the start and at the end.
-        signature: how both fail.
+        signature: how both fail; the cause is that of the second look at the end.
         steps: what became of the dimensions.
         kept: what is left of the tensors.
-        bad: the reduced weight, judged.
+        bad: the reduced weight, judged and looked into.
         good: the closest weight that passes, judged, or None.
         good_change: what differs in it.
         neighbour: the nearest passing case beside the reduced one, or None.
@@ -69,6 +71,9 @@ def reduce(trial: Trial, case: Case, weight: PackedWeight | None = None) -> Resu
             f"device: expected a GPU that still works after the crash ({first.verdict.summary}), found none; "
             "reduce the case with --device cpu"
         )
+    # The last part of the time is for the neighbours.
+    until = trial.until
+    trial.until -= min(NEIGHBOUR_BUDGET.seconds, max(0.0, until - time.monotonic()) / 6)
     note, start, bad = "", case, first
     steps: tuple[Step, ...] = ()
     built = trial.case(case)
@@ -88,16 +93,38 @@ def reduce(trial: Trial, case: Case, weight: PackedWeight | None = None) -> Resu
     elif trial.ended:
         note = "time ran out: it may be reduced further (--seconds)"
     neighbour = None
-    if not trial.lost and not (note and weight is not None):
-        neighbour = nearest_passing(trial.harness, case, trial.kernel, NEIGHBOUR_BUDGET)
+    left = min(NEIGHBOUR_BUDGET.seconds, until - time.monotonic())
+    if left > 0 and not trial.lost and not (note and weight is not None):
+        budget = dataclasses.replace(NEIGHBOUR_BUDGET, seconds=left)
+        neighbour = nearest_passing(trial.harness, case, trial.kernel, budget)
     good, change = reduced.good, reduced.good_change
     if good is None and neighbour is not None and neighbour.case is not None:
         good = trial.harness.judge(neighbour.case, trial.kernel)
         change = f"{neighbour.dimension} is {neighbour.passes} instead of {neighbour.fails}"
-    assert trial.wanted is not None
+    looked = _looked_into(trial, reduced.bad)
     return Result(
-        start, case, trial.wanted, steps, reduced.kept, reduced.bad, good, change, neighbour, note, trial.runs
+        start,
+        case,
+        Signature.of(looked),
+        steps,
+        reduced.kept,
+        looked,
+        good,
+        change,
+        neighbour,
+        note,
+        trial.runs,
     )
+
+
+def _looked_into(trial: Trial, bad: Checked) -> Checked:
+    """With the causes that hold on other inputs too, as a failing test has them."""
+    if trial.lost:
+        return bad
+    try:
+        return investigate(trial.harness, bad, trial.kernel)
+    except Exception:  # what was reduced must be reported whatever happens here
+        return bad
 
 
 def _tensors(trial: Trial, case: Case, bad: Checked) -> Reduced:
@@ -118,12 +145,16 @@ def text(result: Result, bad: Path, good: Path | None, kernel: str = "") -> str:
     out = [f"{result.signature}  {result.case.id}"]
     out.append(f"{'kernel':<10} {result.bad.verdict.kernel} on {result.bad.verdict.device}")
     out.append(f"{'reduced':<10} from {result.start.id} in {result.runs} runs, against spec alone")
+    causes = result.bad.verdict.causes
+    if causes and causes[0].name == "unknown":
+        out.append(f"{'cause':<10} {causes[0].text}")
     if result.note:
         out.append(f"{'note':<10} {result.note}")
     out += [f"  {step.dimension:<10} {step}" for step in result.steps if step.start != step.end]
     out += [f"  {step.dimension:<10} {step}" for step in result.steps if step.start == step.end]
     kept = sorted(result.kept, key=lambda item: not item.kept)
-    tensors = [f"  {item.name:<10} {item}" for item in kept]
+    # A dimension may have the name of a tensor: the codes of int8_affine.
+    tensors = [f"  {item.name:<10} tensor: {item}" for item in kept]
     tail = [
         f"  {'wrong':<10} {list(item.index)} got {item.got}, want {item.want}: {item.where}"
         for item in result.bad.verdict.located[:1]
@@ -131,7 +162,9 @@ def text(result: Result, bad: Path, good: Path | None, kernel: str = "") -> str:
     tail.append(f"{'passes':<10} {result.neighbour or 'no neighbour was judged'}")
     tail.append(f"{'bad':<10} python -m conformance replay {shlex.quote(str(bad))}")
     if good is None:
-        tail.append(f"{'good':<10} none: no neighbour and no needed element made constant gives a pass")
+        tail.append(
+            f"{'good':<10} none: no neighbour judged and no needed element made constant gives a pass"
+        )
     else:
         tail.append(f"{'good':<10} python -m conformance replay {shlex.quote(str(good))}")
         tail.append(f"{'':<10} {result.good_change}")

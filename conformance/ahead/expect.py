@@ -1,0 +1,179 @@
+"""What the machine code of each kernel has to be like, and where it may be otherwise, with the reason.
+
+All kernels: no spills, no shared memory, no fused multiply-add, and at ordinary sizes stores of 16
+bytes and loads of packed words of 4. Every departure is an :class:`Excuse`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from conformance.ahead.cases import ODD
+from conformance.ahead.result import Compiled
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """Limits; None: not checked.
+
+    Attributes:
+        spills, shared, fused: at most.
+        store: bytes a lane writes at least in one instruction to each of ``outputs`` that there is.
+        loads: argument to bytes that a lane loads at least in one instruction.
+        refused: the compiler may refuse.
+    """
+
+    spills: int | None = 0
+    shared: int | None = 0
+    fused: int | None = 0
+    store: int | None = 16
+    outputs: tuple[str, ...] = ("out", "accumulators")
+    loads: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    refused: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Excuse:
+    """Where something else is expected. Empty fields match everything; later entries win.
+
+    Attributes:
+        kernels: names of functions.
+        formats, sizes, outs, targets: of the result.
+        triton: versions, as of a requirement.
+        case: text that the case's id contains.
+        changes: fields of :class:`Expected` to their values.
+        reason: why.
+    """
+
+    reason: str
+    changes: Mapping[str, Any]
+    kernels: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    outs: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    triton: str = ""
+    case: str = ""
+
+    def fits(self, result: Compiled) -> bool:
+        pairs = (
+            (self.kernels, result.kernel),
+            (self.formats, result.format),
+            (self.sizes, result.sizes),
+            (self.outs, result.out),
+            (self.targets, result.target),
+        )
+        return (
+            all(not among or one in among for among, one in pairs)
+            and SpecifierSet(self.triton).contains(result.triton, prereleases=True)
+            and self.case in result.case
+        )
+
+
+# Arguments that hold packed words or codes, and what a lane loads of them at least.
+WORDS: dict[str, Mapping[str, int]] = {
+    "blockwise_kernel": {"packed": 4},
+    "gptq_kernel": {"qweight": 4, "qzeros": 4},
+    "awq_cols_kernel": {"qweight": 4, "qzeros": 4},
+    "awq_rows_kernel": {"qweight": 4, "qzeros": 4},
+    "awq_quads_kernel": {"qweight": 4},
+    "dense_kernel": {"qweight": 4},
+    "outlier_kernel": {"qweight": 4},
+    "int8_affine_kernel": {"codes": 4},
+    "llm_int8_kernel": {"codes": 4},
+    "epilogue_kernel": {"acc": 4},
+    "quantize_kernel": {"x": 4},
+}
+
+EXCUSES: tuple[Excuse, ...] = (
+    Excuse(
+        "16 bytes of float32 are four codes, which at 4 bit are 2 bytes: a load of 4 would need a way "
+        "through shared memory before the store",
+        {"loads": {"packed": 2}},
+        kernels=("blockwise_kernel",),
+        formats=("nf4", "fp4"),
+        outs=("fp32",),
+    ),
+    Excuse(
+        "one flag a row is reduced over the warps: whether a sum needs rounding to odd",
+        {"shared": 64},
+        kernels=("awq_quads_kernel",),
+    ),
+    Excuse(
+        "every output is a lookup in the table of its own column; a lane has one or two columns, so that "
+        "the tables that a warp reads at once lie in few cache lines, which is faster than wide stores",
+        {"store": 4},
+        kernels=("dense_kernel",),
+    ),
+    Excuse(
+        "tl.dot takes its operands out of shared memory",
+        {"shared": None},
+        kernels=("gemm_kernel",),
+    ),
+    Excuse(
+        "operands at odd sizes are loaded byte by byte, each with an address of its own",
+        {"spills": None},
+        kernels=("gemm_kernel",),
+        sizes=(ODD,),
+    ),
+    Excuse(
+        "a row's largest value is reduced over the warps, and float32 outputs are twice as wide as inputs",
+        {"shared": 4096},
+        kernels=("quantize_kernel",),
+    ),
+    Excuse(
+        "tiles are made for 32 lanes a warp; among 64 a lane has half as many elements, and packed words "
+        "are loaded by other lanes than those that store",
+        {"store": 8, "shared": None},
+        targets=("gfx942",),
+    ),
+    Excuse(
+        "as everywhere one or two columns a lane, among twice the lanes",
+        {"store": 2},
+        kernels=("dense_kernel",),
+        targets=("gfx942",),
+    ),
+    Excuse(
+        "a division rounded to nearest is made of fused steps, in one text with the kernel's own; and the "
+        "scale of a row is one number",
+        {"fused": None, "store": None},
+        kernels=("quantize_kernel",),
+        targets=("gfx942",),
+    ),
+    Excuse(
+        "outliers lie anywhere: one element a store, and few of them",
+        {"store": None, "shared": None},
+        kernels=("outlier_kernel",),
+    ),
+    Excuse(
+        "rows of odd sizes start at any element, so that neither a store nor a load of bytes can be wider, "
+        "and the compiler goes through shared memory to have neighbouring lanes store neighbours",
+        {"store": None, "loads": {}, "shared": None},
+        sizes=(ODD,),
+    ),
+)
+
+
+def expected(result: Compiled) -> Expected:
+    """What is expected of a result."""
+    return _after(EXCUSES, result)
+
+
+def without_versions(result: Compiled) -> Expected:
+    """The same without what a version of Triton is excused from."""
+    return _after([excuse for excuse in EXCUSES if not excuse.triton], result)
+
+
+def _after(excuses: Iterable[Excuse], result: Compiled) -> Expected:
+    want = Expected(loads=WORDS.get(result.kernel, {}))
+    if result.kernel not in WORDS and result.kernel != "gemm_kernel":
+        # A kernel that nothing is said about: it must not spill.
+        want = Expected(shared=None, fused=None, store=None)
+    for excuse in excuses:
+        if excuse.fits(result):
+            want = dataclasses.replace(want, **excuse.changes)
+    return want
