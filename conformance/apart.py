@@ -24,11 +24,21 @@ from oracles.spec.rounding import round_to
 # Inputs looked at (nothing is run on them), and those that the kernel is run on.
 DRAWN = 40
 RUNS = 3
-# Elements below which an input says little.
-LEAST = 24
+# Different right values below which an input says little: zeros, one bit set, a handful of elements.
+LEAST = 8
 
 # Output bit patterns of the kernel on a case, or None where it gave no values.
 Run = Callable[[Case], np.ndarray | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Against:
+    """An input that speaks against the candidates: its case, the kernel's output and where it is wrong."""
+
+    case: Case
+    ctx: Context
+    got: np.ndarray
+    wrong: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +50,14 @@ class Outcome:
         words: one sentence for the report, or empty.
         refuted: no candidate holds on any of the inputs that the kernel fails on.
         confirmed: one of them holds on such an input; None where there was none to run.
+        against: the first input that no candidate holds on.
     """
 
     left: tuple[Candidate, ...]
     words: str
     refuted: bool = False
     confirmed: bool | None = None
+    against: Against | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +73,8 @@ class _Input:
     classes: tuple[int, ...]
 
     @property
-    def telling(self) -> int:
-        return len(set(self.classes))
+    def special(self) -> bool:
+        return np.unique(self.right).size < LEAST
 
 
 def _pool(fmt: Format, case: Case) -> Iterator[tuple[int, Case]]:
@@ -128,22 +140,17 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
     held: dict[str, int] = {candidate.name: 0 for candidate in left}
     said: list[str] = []
     failed = 0
+    against: Against | None = None
     for _ in range(RUNS):
         known = [candidates.index(candidate) for candidate in left]
 
         def classes(one: _Input, known: list[int] = known) -> tuple[int, ...]:
             return tuple(one.classes[i] for i in known)
 
-        # Most of all, different predictions; then all of them wrong somewhere; then an input like the
-        # failing one; then one that is not so small that everything fits it.
+        # Most of all, different predictions; then all of them wrong somewhere; then an input that is
+        # no special case, which everything fits; then one like the failing one; then a small one.
         inputs.sort(
-            key=lambda i: (
-                -len(set(classes(i))),
-                classes(i).count(0),
-                i.kin,
-                i.right.size < LEAST,
-                i.right.size,
-            )
+            key=lambda i: (-len(set(classes(i))), classes(i).count(0), i.special, i.kin, i.right.size)
         )
         if not inputs or (failed and len(set(classes(inputs[0]))) == 1):
             break
@@ -159,6 +166,7 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
         if not fits:
             none = "it does not hold" if len(known) == 1 else f"none of the {len(known)} holds"
             said.append(f"{none} on {chosen.case.id}")
+            against = against or Against(chosen.case, chosen.ctx, got, wrong)
             continue
         fewest = min(how.elsewhere for how in fits.values())
         left = tuple(candidates[i] for i, how in fits.items() if how.elsewhere == fewest)
@@ -170,7 +178,7 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
             said.append(f"the kernel is right on {chosen.case.id}, where this would show")
         else:
             said.append(f"the kernel is right on {chosen.case.id}")
-    return _outcome(candidates, left, held, said, failed)
+    return dataclasses.replace(_outcome(candidates, left, held, said, failed), against=against)
 
 
 def _outcome(

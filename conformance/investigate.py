@@ -10,14 +10,14 @@ import itertools
 
 import numpy as np
 
-from conformance.apart import Run, tell_apart
+from conformance.apart import Outcome, Run, tell_apart
 from conformance.axes import even_steps, labels
 from conformance.bits import DTYPES, same
-from conformance.candidates import Candidate, Fit, pairs
+from conformance.candidates import Candidate, Fit, fit, pairs
 from conformance.case import Case
 from conformance.deadline import TimeUp, time_limit
 from conformance.diagnose import candidates, proof, structure
-from conformance.faults import Context
+from conformance.faults import Context, Fault
 from conformance.harness import Checked, Harness
 from conformance.measures import measure
 from conformance.registry import Format, Kernel
@@ -90,6 +90,11 @@ def look_into(fmt: Format, checked: Checked, run: Run | None = None) -> Checked:
         late = _named(verdict, found, got, want, wrong, ctx)
         words = f"not tried to the end: {SECONDS} s were over"
         return _with(checked, dataclasses.replace(late, apart=words))
+    both = _pairs_on_both(outcome, got, wrong, ctx, fmt.faults) if outcome.refuted else ()
+    if both and outcome.against is not None:
+        pair = _named(verdict, both, got, want, wrong, ctx)
+        words = f"holds on {outcome.against.case.id} too, where no single fault does"
+        return _with(checked, dataclasses.replace(pair, apart=words))
     kept = tuple((candidate, how) for candidate, how in found if candidate in outcome.left)
     named = _named(verdict, kept, got, want, wrong, ctx)
     causes = named.causes
@@ -100,6 +105,17 @@ def look_into(fmt: Format, checked: Checked, run: Run | None = None) -> Checked:
         unknown = dataclasses.replace(unknown, text=f"{unknown.text}; fits this case alone: {names}")
         causes = (unknown,)
     return _with(checked, dataclasses.replace(named, causes=causes, apart=outcome.words))
+
+
+def _pairs_on_both(
+    outcome: Outcome, got: np.ndarray, wrong: np.ndarray, ctx: Context, faults: tuple[Fault, ...]
+) -> tuple[tuple[Candidate, Fit], ...]:
+    """Pairs that give the output of the input that refuted the single faults, and the failing case's."""
+    other = outcome.against
+    several = None if other is None else pairs(other.got, other.wrong, other.ctx, faults)
+    fitting = ((pair, fit(pair.decode(ctx), got, wrong, ctx)) for pair in several or ())
+    whole = ((pair, how) for pair, how in fitting if how is not None and how.whole)
+    return tuple(itertools.islice(whole, MOST))
 
 
 def _named(

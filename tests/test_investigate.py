@@ -10,6 +10,7 @@ from conformance.faults import Context
 from conformance.investigate import investigate, look_into
 from conformance.registry import parse_case
 from conformance.report import LINES, report
+from kernels import Unsupported
 from tests.harness_runs import FORMATS, first_failure, harness, planted, pytest_run
 from tests.mutants import mutant
 from tests.planted import right, wrong
@@ -202,3 +203,18 @@ def test_a_partial_fit_that_shows_nowhere_else_is_no_cause():
     assert run.judge(parse_case(case)).verdict.kind == "EXACT"
     assert verdict.causes[0].name == "unknown"
     assert "fits this case alone" in verdict.causes[0].text
+
+
+def test_two_faults_of_which_the_shrunk_case_shows_one():
+    swapped_fp16 = wrong(swap=True)
+
+    def kernel(weight, *, dtype, out=None):
+        if weight.nested is not None:
+            raise Unsupported("plain absmax only")
+        narrow = dataclasses.replace(weight, absmax=weight.absmax.half().float())
+        values = swapped_fp16(narrow, dtype=dtype)
+        return values if out is None else out.copy_(values)
+
+    verdict = looked_into(kernel, "nf4:shape=1,words=ramp,scales=one,out=fp32")
+    assert set(verdict.causes[0].name.split(" + ")) == {"nibble-swap", "scale-through-fp16"}
+    assert "where no single fault does" in verdict.apart
