@@ -110,6 +110,11 @@ def test_no_mutant_twice_and_none_like_the_original():
         assert len({mutant.text for mutant in source.mutants(module)}) == len(names)
 
 
+def test_a_function_under_a_condition_is_found():
+    text = "if hasattr(tl, 'gather'):\n" + FUNCTION.replace("\n", "\n    ") + "\nelse:\n    kernel = None\n"
+    assert changes(text) == changes()
+
+
 def test_every_triton_function_of_a_format_has_mutants():
     mutated = {(job.mutant.module, job.mutant.function) for job in jobs.sources(FORMATS, FORMATS)}
     for name, fmt in FORMATS.items():
@@ -373,6 +378,24 @@ def test_the_command_says_what_it_ran(capsys):
 def test_wrong_usage_is_said(arguments: list[str], message: str, capsys):
     assert main(["mutants", "--device", "cpu", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_only_entries_of_the_run_can_be_stale(tmp_path: Path):
+    path = tmp_path / "listed.toml"
+    path.write_text(
+        '[[source]]\nmodule = "_gptq_kernel"\nfunction = "_code"\nwhy = "equivalent"\n'
+        'changes = ["cast: a  ->  b"]\nreason = "r"\n'
+        '[[catalogue]]\nformats = ["gptq"]\nfaults = ["gone"]\nreason = "r"\n',
+        encoding="utf-8",
+    )
+    listed.load(FORMATS, path, chosen=["nf4"])
+    for name, kind, message in (
+        ("squeezellm", "source", "expected a mutant of _gptq_kernel._code"),
+        ("gptq", "catalogue", "expected a fault of gptq"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            listed.load(FORMATS, path, chosen=[name], kinds=[kind])
+    listed.load(FORMATS, path, chosen=["squeezellm"], kinds=["catalogue"])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import datetime
 import pytest
 import torch
 
+from conformance.bits import to_bits
 from conformance.known_faults import KnownFault, load
 from oracles.base import Declined, Oracle, Provenance
 from tests import planted
@@ -189,6 +190,15 @@ def test_signatures(signature, case, answer):
     assert verdict(planted.right, answer, case=case).kind == "ORACLE_FAULT"
     known = (entry(signature=signature),)
     assert verdict(planted.right, answer, case=case, known=known).kind == "KNOWN_FAULT"
+
+
+def test_a_product_flushed_before_it_rounds_up_to_a_normal_number():
+    """bitsandbytes on CUDA, blockwise8 in bfloat16: just below the smallest normal number."""
+    fault, least = entry(signature="subnormal flushed"), torch.finfo(torch.float32).smallest_normal
+    want = torch.tensor([least, -least, 2 * least])
+    for dtype, excused in ((torch.bfloat16, [True, True, False]), (torch.float32, [False] * 3)):
+        got = to_bits(torch.zeros(3, dtype=dtype))
+        assert fault.explains(got, to_bits(want.to(dtype)), dtype).tolist() == excused
 
 
 def test_an_entry_that_is_not_true_is_reported():

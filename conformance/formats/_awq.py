@@ -70,8 +70,14 @@ QUADS_DIMS = (
     Size("g", 32, lambda drawn: (-1, 32, 64, 16, 128, 160, 192), minimum=-1),
     Size("K", 64, _chunks),
     Size("N", 8, lambda drawn: (8, 4, 16, 12, 20)),
-    # Where they come from: zero * scale as AutoAWQ stores it, or any float16.
-    Patterned("zp", Pattern("random", 0), known={**STORED, "free": True}),
+    # Where they come from: zero * scale as AutoAWQ stores it, or any float16. ``least`` is the smallest
+    # one of either sign, which is asked for by name.
+    Patterned(
+        "zp",
+        Pattern("random", 0),
+        known={**STORED, "free": True, "least": False},
+        generated=(*STORED, "free"),
+    ),
     _grouped.WORDS,
     _grouped.SCALES,
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import triton
+
 from conformance.faults import blockwise, rounding
 from conformance.formats import _blockwise
 from conformance.registry import Format
 from kernels import blockwise8
 from oracles import bnb
 from oracles.spec.blockwise import unpack
+
+# Small tiles look codes up the other way; Triton 3.3 does not compile that.
+_GATHER = 0 if triton.__version__.startswith("3.3.") else 1
 
 FORMATS = (
     Format(
@@ -23,7 +28,7 @@ FORMATS = (
         pack_real=_blockwise.pack_real,
         locate=_blockwise.locate,
         axes=_blockwise.axes,
-        tiles={"case": {"lanes": 16384}, "small": {"lanes": 16}, "default": {}},
+        tiles={"case": {"lanes": 16384}, "small": {"lanes": 16, "gather": _GATHER}, "default": {}},
         faults=blockwise.EIGHT_BITS + rounding.FAULTS,
         inner=1,
         real_variants=_blockwise.REAL_VARIANTS,

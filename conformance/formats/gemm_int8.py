@@ -93,6 +93,8 @@ FORMATS = (
             "M=2,N=3,K=1103,a=max,b=max",
             "M=70,N=130,K=40,azero=token,bias=fp32,aper=token",
             "M=3,N=5,K=2100,codes=uint8,azero=token",
+            # 255 * -128 * 65794 is below -2**31, and wraps.
+            "M=1,N=1,K=65794,codes=uint8,a=ones,b=top",
         ),
         zero_size=("M=0", "N=0,bias=fp32", "M=0,N=0,K=0,azero=token", "M=0,codes=uint8,lay=KN"),
         nonfinite=(
