@@ -65,7 +65,10 @@ def _reports(runs: Mapping[str, Run]) -> list[list[str]]:
             found.setdefault(f"casts to {name}: {reason}", {})[version] = "not judged"
         for what in report.get("caveats", ()):
             found.setdefault(what, {})[version] = "wrong"
-    return [[what, *(where.get(version, "right") for version in runs)] for what, where in found.items()]
+    # A run of before the report was recorded says nothing of it.
+    silent = [version for version, run in runs.items() if "interpreter_report" not in (run.header or {})]
+    usual = {version: "not recorded" if version in silent else "right" for version in runs}
+    return [[what, *({**usual, **where}[version] for version in runs)] for what, where in found.items()]
 
 
 def _machine(results: Sequence[Compiled], name: str) -> str:

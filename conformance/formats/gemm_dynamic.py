@@ -88,6 +88,8 @@ FORMATS = (
             "M=2,N=3,K=3501,x=last(1),rule=minmax,b=max",
             "M=70,N=130,K=40,rule=minmax",
             "M=2,N=3,K=2049,rule=absmax,order=absmax",
+            # 255 * -128 * 65794 is below -2**31, and wraps.
+            "M=1,N=1,K=65794,x=ones,rule=minmax-u8,b=top",
         ),
         zero_size=("M=0", "N=0,bias=fp32", "M=0,N=0,rule=minmax-u8"),
         nonfinite=(
