@@ -178,7 +178,7 @@ def test_amd_assembly():
         .vgpr_spill_count: 3
     """
     code = read_amd(text)
-    assert (code.registers, code.spills, code.shared, code.fused) == (37, 5, 1, 1)
+    assert (code.registers, code.spills, code.shared, code.fused) == (37, 3, 1, 1)
     assert code.store_bytes == {2: 1, 16: 1}
 
 

@@ -23,7 +23,7 @@ class Code:
 
     Attributes:
         registers: of a thread (AMD: vector registers).
-        spills: instructions that move registers to local memory or back (AMD: registers spilled).
+        spills: instructions that move registers to local memory or back (AMD: vector registers spilled).
         shared: instructions that read or write shared memory.
         fused: multiply-adds that round once where a product and a sum would round twice. Those with a
             zero for a summand or of constants alone only move or multiply, and do not count.
@@ -127,7 +127,8 @@ def read_amd(assembly: str) -> Code:
             shared += 1
         elif re.match(r"v_(pk_)?(fma|fmac|mad|fma_mix\w*)_(f16|f32|f64|bf16)", text) and _sums(text):
             fused += 1
-    spills = metadata("vgpr_spill_count") + metadata("sgpr_spill_count")
+    # Scalar registers are spilled to lanes of vector registers, which is no way through memory.
+    spills = metadata("vgpr_spill_count")
     return Code(metadata("vgpr_count"), spills, shared, fused, dict(sorted(stores.items())))
 
 

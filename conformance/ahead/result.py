@@ -23,7 +23,7 @@ class Compiled:
         sizes: ``ordinary``, ``odd`` (:mod:`conformance.ahead.cases`) or ``large``.
         variant: types, constexprs and options, as :attr:`conformance.ahead.launches.Launch.variant`.
         registers: of a thread.
-        spills: instructions on local memory (AMD: registers spilled).
+        spills: instructions on local memory (AMD: vector registers spilled).
         shared: bytes of shared memory.
         fused: multiply-adds that round once.
         loads, stores: argument to {bytes a lane moves in one instruction: instructions}. AMD: all
