@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from kernels._gemm_kernel import A_W, ABSMAX, PRODUCT, W_A
-from kernels._packed import expect_int, expect_power_of_two, expect_tensor
+from kernels._packed import PackedWeight, expect_finite, expect_int, expect_power_of_two, expect_tensor
 
 ACTIVATION_DTYPES = (torch.int8, torch.uint8)
 BIAS_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -75,6 +75,14 @@ def expect_epilogue(
 def expect_bias(bias: object, n_cols: int) -> None:
     if bias is not None:
         expect_tensor("bias", bias, dtype=BIAS_DTYPES, shape=(n_cols,))
+
+
+def expect_finite_fields(weight: PackedWeight, *names: str) -> None:
+    """Raise ``ValueError`` at the first value of the fields that is not finite; None passes."""
+    for name in names:
+        value = getattr(weight, name)
+        if value is not None:
+            expect_finite(name, value)
 
 
 def expect_tiles(block_m: object, block_n: object, block_k: object, num_warps: object) -> None:

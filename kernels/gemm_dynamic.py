@@ -31,9 +31,18 @@ import dataclasses
 
 import torch
 
-from kernels._gemm import ORDERS, Layout, Order, expect_bias, expect_choice, expect_one_or, outputs_and_inner
+from kernels._gemm import (
+    ORDERS,
+    Layout,
+    Order,
+    expect_bias,
+    expect_choice,
+    expect_finite_fields,
+    expect_one_or,
+    outputs_and_inner,
+)
 from kernels._launch import check_output
-from kernels._packed import PackedWeight, expect_finite, expect_one_device
+from kernels._packed import PackedWeight, expect_one_device
 from kernels.gemm_int8 import Int8GemmInput, matmul
 from kernels.gemm_quantize import QuantizeInput, Rule, expect_activations, quantize
 
@@ -85,10 +94,7 @@ class DynamicGemmInput(PackedWeight):
         expect_choice("order", self.order, tuple(ORDERS))
         expect_one_device(self)
         if deep:
-            expect_finite("x", self.x)
-            expect_finite("w_scale", self.w_scale)
-            if self.bias is not None:
-                expect_finite("bias", self.bias)
+            expect_finite_fields(self, "x", "w_scale", "bias")
 
 
 def matmul_dynamic(

@@ -33,12 +33,11 @@ import dataclasses
 import torch
 import triton
 
-from kernels._gemm import ORDERS, Order, expect_epilogue, expect_matrix
+from kernels._gemm import ORDERS, Order, expect_epilogue, expect_finite_fields, expect_matrix
 from kernels._gemm_kernel import _epilogue_kernel
 from kernels._launch import check_output, check_runnable, destination
 from kernels._packed import (
     PackedWeight,
-    expect_finite,
     expect_int,
     expect_one_device,
     expect_power_of_two,
@@ -86,10 +85,7 @@ class EpilogueInput(PackedWeight):
             raise TypeError("sums: expected None without a_zero, found a tensor")
         expect_one_device(self)
         if deep:
-            expect_finite("a_scale", self.a_scale)
-            expect_finite("w_scale", self.w_scale)
-            if self.bias is not None:
-                expect_finite("bias", self.bias)
+            expect_finite_fields(self, "a_scale", "w_scale", "bias")
 
 
 def epilogue(

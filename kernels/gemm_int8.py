@@ -30,10 +30,18 @@ import dataclasses
 import torch
 import triton
 
-from kernels._gemm import ORDERS, Layout, Order, expect_epilogue, expect_operands, expect_tiles
+from kernels._gemm import (
+    ORDERS,
+    Layout,
+    Order,
+    expect_epilogue,
+    expect_finite_fields,
+    expect_operands,
+    expect_tiles,
+)
 from kernels._gemm_kernel import _gemm_kernel
 from kernels._launch import check_output, check_runnable, destination
-from kernels._packed import PackedWeight, expect_finite, expect_one_device
+from kernels._packed import PackedWeight, expect_one_device
 from kernels.gemm_accumulate import expect_accumulators, expect_no_overflow
 
 
@@ -73,10 +81,7 @@ class Int8GemmInput(PackedWeight):
         expect_one_device(self)
         if deep:
             expect_no_overflow(self.a, self.b, self.b_layout)
-            expect_finite("a_scale", self.a_scale)
-            expect_finite("w_scale", self.w_scale)
-            if self.bias is not None:
-                expect_finite("bias", self.bias)
+            expect_finite_fields(self, "a_scale", "w_scale", "bias")
 
 
 def matmul(

@@ -18,6 +18,19 @@ from oracles.spec.rounding import round_to
 
 
 @dataclasses.dataclass(frozen=True)
+class Values:
+    """A model given by its values alone."""
+
+    array: np.ndarray
+
+    def values(self) -> np.ndarray:
+        return self.array
+
+    def steps(self) -> np.ndarray:
+        return np.zeros(self.array.shape)
+
+
+@dataclasses.dataclass(frozen=True)
 class Context:
     """What a wrong decoder may look at: the packed weight, its exact model, the output dtype."""
 

@@ -10,25 +10,12 @@ import numpy as np
 import torch
 
 from conformance.bits import to_float
-from conformance.faults import Context
+from conformance.faults import Context, Values
 from kernels.gemm_dynamic import DynamicGemmInput
 from oracles.spec.gemm import AccumulateModel, EpilogueModel, Int8GemmModel, products, scale_by
 from oracles.spec.rounding import round_to
 
 Decode = Callable[[Context], np.ndarray | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Values:
-    """A model given by its values alone."""
-
-    array: np.ndarray
-
-    def values(self) -> np.ndarray:
-        return self.array
-
-    def steps(self) -> np.ndarray:
-        return np.zeros(self.array.shape)
 
 
 def through(dtype: torch.dtype, values: np.ndarray) -> np.ndarray:

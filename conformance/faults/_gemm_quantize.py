@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from conformance.faults import Context
-from conformance.faults._gemm import Decode, Values, next_one, through
+from conformance.faults import Context, Values
+from conformance.faults._gemm import Decode, next_one, through
 from kernels.gemm_dynamic import DynamicGemmInput
 from kernels.gemm_quantize import QuantizeInput
 from oracles.spec.gemm import Int8GemmModel

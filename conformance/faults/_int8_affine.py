@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from conformance.bits import to_float
-from conformance.faults import Context
+from conformance.faults import Context, Values
 from kernels.int8_affine import Int8AffineWeight
 from oracles.spec.int8_affine import Int8AffineModel
 from oracles.spec.rounding import round_to
@@ -203,19 +203,6 @@ def tail_zero(ctx: Context) -> np.ndarray | None:
 # --- arithmetic -------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class _Values:
-    """A model given by its values alone."""
-
-    array: np.ndarray
-
-    def values(self) -> np.ndarray:
-        return self.array
-
-    def steps(self) -> np.ndarray:
-        return np.zeros(self.array.shape)
-
-
 def _factors(model: Int8AffineModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Codes, zeros and scales of each element as float32 (exact)."""
     codes = model.codes.astype(np.float32)
@@ -229,7 +216,7 @@ def hoisted(ctx: Context) -> np.ndarray | None:
         return None
     with np.errstate(all="ignore"):
         codes, zeros, scales = _factors(model)
-        return ctx.bits(_Values(codes * scales - zeros * scales))
+        return ctx.bits(Values(codes * scales - zeros * scales))
 
 
 def fused(ctx: Context) -> np.ndarray | None:
@@ -240,14 +227,14 @@ def fused(ctx: Context) -> np.ndarray | None:
         codes, zeros, scales = _factors(model)
         # A float64 holds the product exactly; the sum is rounded twice, which shows at ties only.
         exact = codes.astype(np.float64) * scales - (zeros * scales).astype(np.float64)
-        return ctx.bits(_Values(exact.astype(np.float32)))
+        return ctx.bits(Values(exact.astype(np.float32)))
 
 
 def reciprocal(ctx: Context) -> np.ndarray:
     _, model = _parts(ctx)
     with np.errstate(all="ignore"):
         codes, zeros, scales = _factors(model)
-        return ctx.bits(_Values((codes - zeros) / scales))
+        return ctx.bits(Values((codes - zeros) / scales))
 
 
 def _through(dtype: torch.dtype, values: np.ndarray) -> np.ndarray:
@@ -265,4 +252,4 @@ def in_scale_dtype(ctx: Context) -> np.ndarray | None:
     weight, model = _parts(ctx)
     if weight.scale.dtype in (torch.float32, ctx.dtype):
         return None
-    return ctx.bits(_Values(_through(weight.scale.dtype, model.values())))
+    return ctx.bits(Values(_through(weight.scale.dtype, model.values())))

@@ -10,25 +10,12 @@ import numpy as np
 import torch
 
 from conformance.bits import to_float
-from conformance.faults import Context
+from conformance.faults import Context, Values
 from kernels.squeezellm import SqueezeLLMWeight
 from oracles.spec.rounding import round_to
 from oracles.spec.squeezellm import SqueezeLLMModel
 
 Decode = Callable[[Context], np.ndarray | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Values:
-    """A model given by its values alone."""
-
-    array: np.ndarray
-
-    def values(self) -> np.ndarray:
-        return self.array
-
-    def steps(self) -> np.ndarray:
-        return np.zeros(self.array.shape)
 
 
 def _parts(ctx: Context) -> tuple[SqueezeLLMWeight, SqueezeLLMModel]:
@@ -68,7 +55,7 @@ def _dense_instead(ctx: Context, dense: np.ndarray) -> np.ndarray:
             values[k, n] = values[k, n] + value
         for j, n in enumerate(model.full_n):
             values[:, n] = values[:, n] + model.full[:, j]
-    return ctx.bits(_Values(values))
+    return ctx.bits(Values(values))
 
 
 def transposed(ctx: Context) -> np.ndarray | None:
@@ -98,7 +85,7 @@ def table_fp16(ctx: Context) -> np.ndarray | None:
 def from_zero(ctx: Context) -> np.ndarray:
     _, model = _parts(ctx)
     with np.errstate(all="ignore"):
-        return ctx.bits(_Values(model.values() + np.float32(0)))
+        return ctx.bits(Values(model.values() + np.float32(0)))
 
 
 # --- codes ------------------------------------------------------------------------------------
@@ -226,7 +213,7 @@ def sums(
         full[:, model.full_n] = model.full
         has_full[:, model.full_n] = True
         with np.errstate(all="ignore"):
-            return ctx.bits(_Values(combine(model.dense(), outlier, has_outlier, full, has_full)))
+            return ctx.bits(Values(combine(model.dense(), outlier, has_outlier, full, has_full)))
 
     return decode
 
@@ -270,4 +257,4 @@ def full_as_rows(ctx: Context) -> np.ndarray | None:
     with np.errstate(all="ignore"):
         for j, k in enumerate(model.full_n):
             values[k] = values[k] + model.full[:, j]
-    return ctx.bits(_Values(values))
+    return ctx.bits(Values(values))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from conformance.bits import to_float
-from conformance.faults import Context, Fault
+from conformance.faults import Context, Fault, Values
 from oracles.spec.llm_int8 import INV_127, LLMInt8Model
 from oracles.spec.rounding import round_to
 
@@ -19,44 +19,31 @@ def _model(ctx: Context) -> LLMInt8Model:
     return ctx.model
 
 
-@dataclasses.dataclass(frozen=True)
-class _Values:
-    """A model given by its values alone."""
-
-    array: np.ndarray
-
-    def values(self) -> np.ndarray:
-        return self.array
-
-    def steps(self) -> np.ndarray:
-        return np.zeros(self.array.shape)
-
-
 def _prescaled(ctx: Context) -> np.ndarray:
     model = _model(ctx)
     with np.errstate(all="ignore"):
         scale = model.absmax * INV_127
-        return ctx.bits(_Values(model.codes.astype(np.float32) * scale[model.row][:, None]))
+        return ctx.bits(Values(model.codes.astype(np.float32) * scale[model.row][:, None]))
 
 
 def _divided(ctx: Context) -> np.ndarray:
     model = _model(ctx)
     with np.errstate(all="ignore"):
         product = model.codes.astype(np.float32) * model.absmax[model.row][:, None]
-        return ctx.bits(_Values(product / np.float32(127)))
+        return ctx.bits(Values(product / np.float32(127)))
 
 
 def _no_127(ctx: Context) -> np.ndarray:
     model = _model(ctx)
     with np.errstate(all="ignore"):
-        return ctx.bits(_Values(model.codes.astype(np.float32) * model.absmax[model.row][:, None]))
+        return ctx.bits(Values(model.codes.astype(np.float32) * model.absmax[model.row][:, None]))
 
 
 def _by_128(ctx: Context) -> np.ndarray:
     model = _model(ctx)
     with np.errstate(all="ignore"):
         product = model.codes.astype(np.float32) * model.absmax[model.row][:, None]
-        return ctx.bits(_Values(product * np.float32(1 / 128)))
+        return ctx.bits(Values(product * np.float32(1 / 128)))
 
 
 def _absmax_through(dtype: torch.dtype) -> Callable[[Context], np.ndarray | None]:
@@ -79,7 +66,7 @@ def _row_of_tile(size: int) -> Callable[[Context], np.ndarray | None]:
         first = np.arange(model.codes.size) // size * size // max(columns, 1)
         scale = model.absmax[first].reshape(model.codes.shape)
         with np.errstate(all="ignore"):
-            return ctx.bits(_Values(model.codes.astype(np.float32) * scale * INV_127))
+            return ctx.bits(Values(model.codes.astype(np.float32) * scale * INV_127))
 
     return decode
 
@@ -100,7 +87,7 @@ def _columns(ctx: Context) -> np.ndarray | None:
     if model.codes.shape[0] != model.codes.shape[1]:
         return None
     with np.errstate(all="ignore"):
-        return ctx.bits(_Values(model.codes.astype(np.float32) * model.absmax[None, :] * INV_127))
+        return ctx.bits(Values(model.codes.astype(np.float32) * model.absmax[None, :] * INV_127))
 
 
 def _unsigned(ctx: Context) -> np.ndarray:
