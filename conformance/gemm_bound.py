@@ -31,11 +31,13 @@ class Accumulation:
         dtype: of the accumulator.
         splits: partial sums over K that are rounded to the output dtype and added in it; 1 for none.
         truncating: float32 sums are those of a matrix unit, which truncates.
+        rounded_terms: each product is rounded to the output dtype before it is added.
     """
 
     dtype: torch.dtype = torch.float32
     splits: int = 1
     truncating: bool = False
+    rounded_terms: bool = False
 
     @property
     def unit(self) -> float:
@@ -46,6 +48,8 @@ class Accumulation:
         words = f"{name} accumulation in any order"
         if self.truncating and self.dtype is torch.float32:
             words += ", truncating"
+        if self.rounded_terms:
+            words += ", rounded products"
         return words + (f", {self.splits} partial sums" if self.splits > 1 else "")
 
 
@@ -89,7 +93,9 @@ def product(x: np.ndarray, w: np.ndarray, out: torch.dtype, how: Accumulation | 
     exact = x @ w
     size = np.abs(x) @ np.abs(w)
     with np.errstate(invalid="ignore", over="ignore"):
-        summed = _times(gamma(n_inner, how.unit), size) + n_inner * _lost(how.dtype)
+        # What rounding the terms adds, to the sum and to the sizes that are then added up.
+        terms = UNIT[out] * size + n_inner * SUBNORMAL[out] / 2 if how.rounded_terms else 0.0
+        summed = _times(gamma(n_inner, how.unit), size + terms) + terms + n_inner * _lost(how.dtype)
         if how.splits > 1:
             again = gamma(how.splits, UNIT[out])
             summed = summed + _times(again, size + summed) + how.splits * SUBNORMAL[out] / 2

@@ -44,6 +44,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="partial sums that they may add in the output dtype",
     )
     group.addoption(
+        "--terms",
+        choices=("exact", "rounded"),
+        default="exact",
+        help="whether they may round each product x[k] w[k] to the output dtype (default: exact)",
+    )
+    group.addoption(
         "--oracle", action="append", default=[], metavar="NAME", help="ask only this oracle; repeatable"
     )
     group.addoption("--gate", choices=GATES, default="exact", help="gate a kernel must pass (default: exact)")

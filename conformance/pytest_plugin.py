@@ -122,7 +122,11 @@ def harness_of(config: pytest.Config) -> Any:
                 config.stash[_RUNTIME],
                 kernels=config.option.kernel,
                 fused=config.option.fused,
-                accumulation=Accumulation(DTYPES[config.option.accumulate], config.option.split_k),
+                accumulation=Accumulation(
+                    DTYPES[config.option.accumulate],
+                    config.option.split_k,
+                    rounded_terms=config.option.terms == "rounded",
+                ),
                 oracles=config.option.oracle,
                 gate=config.option.gate,
                 known_faults=config.option.known_faults,

@@ -13,6 +13,7 @@ REPEATED = ("oracle",)
 SINGLE: dict[str, Any] = {
     "accumulate": "fp32",
     "split_k": 1,
+    "terms": "exact",
     "gate": "exact",
     "known_faults": None,
     "model": None,

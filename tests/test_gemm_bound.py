@@ -103,6 +103,21 @@ def test_nor_with_fewer_bits_or_partial_sums(order, how):
         assert (np.abs(summed(x, w, how, order, torch.float16) - right.exact) <= right.bound).all()
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("scale", [1.0, 2.0**-10, 2.0**-18])
+def test_rounded_products_are_in_the_bound_that_allows_them(order, scale):
+    """Subnormal products included; without the allowance some output is beyond the bound."""
+    beyond = 0
+    for seed in range(5):
+        x, w = drawn(seed, 96, torch.float16, scale)
+        terms = rounded(x.T[:, :, None] * w[:, None, :], torch.float16).astype(np.float32)
+        got = rounded(order(terms).astype(np.float64), torch.float16)
+        allowed = product(x, w, torch.float16, Accumulation(rounded_terms=True))
+        assert (np.abs(got - allowed.exact) <= allowed.bound).all()
+        beyond += int((np.abs(got - allowed.exact) > product(x, w, torch.float16).bound).sum())
+    assert beyond
+
+
 def test_float16_accumulation_has_to_be_asked_for():
     x, w = drawn(1, 512, torch.float16)
     got = summed(x, w, Accumulation(torch.float16), sequential, torch.float16)

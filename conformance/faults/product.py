@@ -63,15 +63,18 @@ def _zero_term_rounded(ctx: Context) -> np.ndarray | None:
     return round_to(np.ascontiguousarray(values), ctx.dtype)
 
 
-def _absmax_bfloat16(ctx: Context) -> np.ndarray | None:
-    if not isinstance(ctx.model, BlockwiseModel):
-        return None
-    model = ctx.model
-    absmax = to_float(round_to(model.absmax, torch.bfloat16), torch.bfloat16).astype(np.float32)
-    table = to_float(round_to(model.codebook, torch.bfloat16), torch.bfloat16).astype(np.float32)
-    values = dataclasses.replace(model, absmax=absmax, codebook=table).values()
-    weight = to_float(round_to(values, torch.bfloat16), torch.bfloat16)
-    return round_to(weight, ctx.dtype)
+def _blockwise_in(dtype: torch.dtype) -> Callable[[Context], np.ndarray | None]:
+    def rounded(values: np.ndarray) -> np.ndarray:
+        return to_float(round_to(values, dtype), dtype).astype(np.float32)
+
+    def decode(ctx: Context) -> np.ndarray | None:
+        if not isinstance(ctx.model, BlockwiseModel):
+            return None
+        model = ctx.model
+        narrow = dataclasses.replace(model, absmax=rounded(model.absmax), codebook=rounded(model.codebook))
+        return round_to(rounded(narrow.values()), ctx.dtype)
+
+    return decode
 
 
 ARITHMETIC = (
@@ -84,14 +87,17 @@ ARITHMETIC = (
         kind="precision",
         trigger="an asymmetric weight in float16 or bfloat16; hides where 8 - z is 0 or a power of two",
     ),
-    Fault(
-        "absmax-in-bfloat16",
-        "table, absmax and weight are rounded to bfloat16, one after the other",
-        "a loss of precision: up to 2**-9 of each of the three",
-        "keep the absmax in float32",
-        _absmax_bfloat16,
-        kind="precision",
-        trigger="an absmax of more than 8 bits; hides behind bfloat16 outputs of few bits",
+    *(
+        Fault(
+            f"absmax-in-{name}",
+            f"table, absmax and weight are rounded to {name}, one after the other",
+            f"a loss of precision: up to 2**-{bits - 1} of each of the three",
+            "keep the table and the absmax in float32, and multiply them in it",
+            _blockwise_in(dtype),
+            kind="precision",
+            trigger=f"an absmax of {bits} bits or more; hides behind {name} outputs of few bits",
+        )
+        for name, dtype, bits in (("float16", torch.float16, 12), ("bfloat16", torch.bfloat16, 9))
     ),
 )
 

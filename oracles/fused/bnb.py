@@ -49,6 +49,9 @@ def gemv_4bit(x: torch.Tensor, weight: FourBitWeight) -> torch.Tensor:
     """``bitsandbytes.functional.gemv_4bit``, for one token."""
     if x.shape[0] != 1:
         raise Unsupported("gemv_4bit multiplies one token")
+    if x.device.type == "cuda" and x.shape[1] % weight.blocksize:
+        # matmul_4bit does not call it then; it would read a neighbour's absmax, and misaligned addresses.
+        raise Unsupported("on a GPU gemv_4bit reads rows of whole blocks")
     state = _state(x, weight)
     if x.device.type == "cpu" and _repacks():
         raise Unsupported("on a CPU with AVX512-BF16 gemv_4bit takes the weight that linear_4bit repacks")
