@@ -122,10 +122,10 @@ def test_upstream_is_right_on_a_gpu(path, case, how):
 def test_bitsandbytes_fused_weight_on_a_gpu(path, shape, out, cause):
     """What docs/fused.md says of it: every step in the dtype of the activations, each product included."""
     case = parse_case(f"nf4:shape={shape},out={out}")
-    run = harness("nf4", path, GPU, rounded_terms=True)
+    run = harness("nf4", path, GPU)
     checked = investigate(run, run.judge(case), run.kernels["nf4"])
     assert checked.verdict.kind == "MISMATCH"
     assert [found.name for found in checked.verdict.causes] == [cause]
-    product = Products(run).judge(case).verdict
-    assert product.kind == "MISMATCH"
-    assert cause in [found.name for found in product.causes]
+    assert Products(run).judge(case).verdict.kind == "MISMATCH"
+    allowed = harness("nf4", path, GPU, rounded_terms=True)
+    assert Products(allowed).judge(case).verdict.kind == "WITHIN"
