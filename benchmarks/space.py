@@ -62,7 +62,9 @@ SPACES: dict[str, Space] = {
     "awq_cols": Space("words", (1, 2, 4), others={"rows": _ROWS}),
     "awq_rows": Space("words", (1, 2, 4), others={"rows": _ROWS}),
     "awq_quads": Space("eighths", (1, 2, 4), others={"rows": (2, 4, 8, 16)}),
-    "squeezellm": Space("cols", (1, 2, 4), others={"packed_rows": (2, 4, 8, 16, 32), "down": (0, 1)}),
+    "squeezellm": Space(
+        "cols", (1, 2, 4), others={"packed_rows": (2, 4, 8, 16), "down": (0, 1), "gather": (0, 1)}
+    ),
     "int8_affine": Space("cols", (4, 8, 16, 32), others={"rows": _ROWS}),
 }
 

@@ -23,6 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels._gather import GATHERS, take
 from kernels._lanes import side_by_side, spread
 from kernels._launch import check_output, check_runnable, destination
 from kernels._packed import (
@@ -178,17 +179,6 @@ def _loaded(codebook, q, BITS: tl.constexpr):
     return tl.load(codebook + q, eviction_policy="evict_last")
 
 
-# Named within a kernel, even in a branch that is never taken, it would stop Triton before 3.3.
-if hasattr(tl, "gather"):
-
-    @triton.jit
-    def _gathered(codebook, q, BITS: tl.constexpr):
-        return tl.gather(tl.load(codebook + tl.arange(0, 2**BITS)), q, 0)
-
-else:
-    _gathered = _loaded
-
-
 # Arguments whose divisibility or alignment gains nothing are not specialized on: each would
 # double the number of compiled variants.
 @triton.jit(
@@ -245,7 +235,7 @@ def _blockwise_kernel(
 
     q = _codes(w, BITS, LANE_BITS)
     if GATHER:
-        value = _gathered(codebook, q, BITS)
+        value = take(tl.load(codebook + tl.arange(0, 2**BITS)), q)
     else:
         value = _loaded(codebook, q, BITS)
     value = value * spread(scale, PER_LANE)
@@ -307,7 +297,7 @@ def run(
                 BITS=weight.bits,
                 LANE_BITS=8 * data.element_size(),
                 NESTED=weight.nested is not None,
-                GATHER=gather,
+                GATHER=gather and GATHERS,
                 LANES=lanes,
                 num_warps=warps,
                 # absmax * codebook2 + offset must round twice, as upstream does.

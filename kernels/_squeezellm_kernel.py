@@ -1,6 +1,7 @@
 """The Triton kernels of ``kernels/squeezellm.py``, which holds the format's specification.
 
-The first decodes every element without its outlier. The second goes over the outliers, decodes
+The first decodes every element without its outlier, one of two kernels: with full rows, or where
+Triton has no gather, it loads each table entry. The second launch goes over the outliers, decodes
 those elements again, sums in float32 and rounds once. No two programs of one launch write the
 same element, so the result does not depend on their order and nothing is added atomically; and
 no float32 copy of the weight is needed between the two.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels._gather import take
 from kernels._gptq_kernel import _code
 
 
@@ -61,7 +63,7 @@ def dense_kernel(
         for i in tl.static_range(CODES):
             k = packed.to(tl.int64) * CODES + i
             # A pointer to the table of the lane's own channel: a select tree costs twice the
-            # instructions, and gathering within a tile needs one table for all lanes.
+            # instructions.
             entry = table + _code(w0, w1, w2, i, BITS)
             value = tl.load(entry, mask=mask, other=0.0, eviction_policy="evict_last")
             if FULL:
@@ -72,6 +74,57 @@ def dense_kernel(
                 value = tl.where(has, value + full, value)
             at = out + k * n_cols + first + col
             tl.store(at, value.to(out.dtype.element_ty), mask=mask, eviction_policy="evict_first")
+
+
+@triton.jit
+def gather_kernel(
+    out,  # [K, N] output dtype
+    qweight,  # [K * BITS / 32, N] int32
+    lookup_table,  # [N, 2**BITS] float32, float16, or output dtype
+    n_packed,  # packed rows, as above
+    n_cols,  # N
+    BITS: tl.constexpr,
+    PACKED_ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    CODES: tl.constexpr = 32 if BITS == 3 else 32 // BITS
+    WORDS: tl.constexpr = 3 if BITS == 3 else 1
+    # One grid axis: the second one ends at 65535.
+    col_tiles = tl.cdiv(n_cols, COLS)
+    first_packed = (tl.program_id(0) // col_tiles) * PACKED_ROWS
+    first = (tl.program_id(0) % col_tiles).to(tl.int64) * COLS
+    col = tl.arange(0, COLS)[None, :]
+    cols_left = tl.minimum(n_cols - first, COLS).to(tl.int32)
+    packed_left = n_packed - first_packed
+    entry = tl.arange(0, 2**BITS)[:, None]
+    table = tl.load(lookup_table + (first + col) * 2**BITS + entry, mask=col < cols_left, other=0.0)
+    # One bank of shared memory an entry, so that lanes of neighbouring columns never share one.
+    table = table.to(tl.float32)
+    packed = tl.arange(0, PACKED_ROWS)[:, None]
+    mask = (packed < packed_left) & (col < cols_left)
+    words = qweight + (first_packed.to(tl.int64) + packed) * WORDS * n_cols + first + col
+    # Unsigned, so that a shift brings in zeros. [packed row, slot, column] from here on.
+    word = tl.load(words, mask=mask, other=0, eviction_policy="evict_first").to(tl.uint32, bitcast=True)
+    slot = tl.arange(0, CODES)[None, :, None]
+    if BITS == 3:
+        w1 = tl.load(words + n_cols, mask=mask, other=0, eviction_policy="evict_first")
+        w1 = w1.to(tl.uint32, bitcast=True)
+        w2 = tl.load(words + 2 * n_cols, mask=mask, other=0, eviction_policy="evict_first")
+        w2 = w2.to(tl.uint32, bitcast=True)
+        # Eight codes are three bytes: four words of eight codes each, so that none straddles two.
+        second = (word >> 24) | (w1 << 8)
+        third = (w1 >> 16) | (w2 << 16)
+        low = tl.where(slot < 8, word[:, None, :], second[:, None, :])
+        high = tl.where(slot < 24, third[:, None, :], (w2 >> 8)[:, None, :])
+        code = tl.where(slot < 16, low, high) >> (slot % 8 * 3).to(tl.uint32)
+    else:
+        code = word[:, None, :] >> (slot * BITS).to(tl.uint32)
+    code = tl.reshape((code & (2**BITS - 1)).to(tl.int32), [PACKED_ROWS * CODES, COLS])
+    value = take(table, code)
+    row = tl.arange(0, PACKED_ROWS * CODES)[:, None]
+    mask = (row < packed_left * CODES) & (col < cols_left)
+    at = out + (first_packed.to(tl.int64) * CODES + row) * n_cols + first + col
+    tl.store(at, value.to(out.dtype.element_ty), mask=mask, eviction_policy="evict_first")
 
 
 @triton.jit

@@ -53,7 +53,7 @@ from kernels._awq import (
 )
 from kernels._lanes import side_by_side, spread
 from kernels._launch import check_output, check_runnable, chosen, destination
-from kernels._packed import PackedWeight, expect_finite, expect_one_device
+from kernels._packed import PackedWeight, expect_finite, expect_one_device, expect_power_of_two
 
 OUTPUTS_PER_ROW = 4
 CHUNK = 64
@@ -161,6 +161,28 @@ def _sum_to_odd(a, b):
 
 
 @triton.jit
+def _decode_again(
+    out, qweight, scales, qzeros, n_outputs, n_rows, first_output, first, left_in_tile,
+    element, word, shift, group, ROWS: tl.constexpr,
+):  # fmt: skip
+    """A tile once more, with sums rounded to odd: row by row, for fewer registers."""
+    for r in range(0, ROWS):
+        # One vector compare: a scalar and a vector i1 cannot be combined under the
+        # interpreter of Triton 3.9.
+        mask = element < tl.where(r < n_outputs - first_output, left_in_tile, 0) * 8
+        output = first_output.to(tl.int64) + r
+        word_row = qweight + (output >> 2) * n_rows + (output & 3) * 16 + first // 8 * 64
+        w = tl.load(word_row + word, mask=mask, other=0)
+        code = (w.to(tl.int32) >> shift) & 15
+        near = output + group.to(tl.int64) * n_outputs
+        scale = tl.load(scales + near, mask=mask, other=0.0).to(tl.float32)
+        zero = tl.load(qzeros + near, mask=mask, other=0.0).to(tl.float32)
+        value = _sum_to_odd(code.to(tl.float32) * scale, zero)
+        at = out + output * n_rows + first * 8 + element
+        tl.store(at, value.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def _awq_quads_kernel(
     out,  # [N, K] output dtype
     qweight,  # [N / 4, K] int16
@@ -181,8 +203,6 @@ def _awq_quads_kernel(
     first_eighth = (tl.program_id(0) % tiles) * EIGHTHS
     first = first_eighth.to(tl.int64)
     left_in_tile = tl.minimum(n_eighths - first, EIGHTHS).to(tl.int32)
-    lane = tl.arange(0, EIGHTHS * 8 // SIDE)
-    eighth = lane // (8 // SIDE)
     element = tl.arange(0, EIGHTHS * 8)
     # Eight consecutive k are one nibble of eight consecutive words: a lane loads as many words as it
     # stores values, and the words' other nibbles are the neighbour lanes', out of the cache.
@@ -193,63 +213,58 @@ def _awq_quads_kernel(
     # A tile may span groups: each lane, or each code, looks up its own. Eighths are counted in 32
     # bits, codes may be too many for that; a division in 64 bits costs as much as all the rest.
     if WHOLE_EIGHTHS:
+        eighth = tl.arange(0, EIGHTHS * 8 // SIDE) // (8 // SIDE)
         group = (first_eighth + eighth) // (group_rows // 8)
+        known = eighth < left_in_tile
     else:
         group = (first * 8 + element) // group_rows
-    at = group.to(tl.int64) * n_outputs
+        known = element < left_in_tile * 8
     n_rows = n_eighths.to(tl.int64) * 8
-    output = first_output.to(tl.int64)
-    rows_left = n_outputs - first_output
-    inexact = 0
+    row = tl.arange(0, ROWS)
+    output = first_output.to(tl.int64) + row
+    inside_rows = row < n_outputs - first_output
+    near = output[:, None] + group.to(tl.int64)[None, :] * n_outputs
+    mask = inside_rows[:, None] & known[None, :]
+    scale = tl.load(scales + near, mask=mask, other=0.0, eviction_policy="evict_last")
+    zero = tl.load(qzeros + near, mask=mask, other=0.0, eviction_policy="evict_last")
+    word_row = (output >> 2) * n_rows + (output & 3) * 16 + first // 8 * 64
+    mask = inside_rows[:, None] & (element < left_in_tile * 8)[None, :]
+    w = tl.load(
+        qweight + word_row[:, None] + word[None, :], mask=mask, other=0, eviction_policy="evict_first"
+    )
+    code = (w.to(tl.int32) >> shift[None, :]) & 15
+    if WHOLE_EIGHTHS:
+        wide_scale = tl.reshape(spread(scale.to(tl.float32), SIDE), [ROWS, EIGHTHS * 8])
+        wide_zero = tl.reshape(spread(zero.to(tl.float32), SIDE), [ROWS, EIGHTHS * 8])
+    else:
+        wide_scale = scale.to(tl.float32)
+        wide_zero = zero.to(tl.float32)
+    value = code.to(tl.float32) * wide_scale + wide_zero  # the product is exact: 4 and 11 bits
+    at = out + output[:, None] * n_rows + first * 8 + element[None, :]
+    tl.store(at, value.to(out.dtype.element_ty), mask=mask, eviction_policy="evict_first")
     if NARROW:
-        # Rounding to odd costs more than all the rest, and hardly a weight needs it.
-        found = at.to(tl.int32) * 0
-        for r in range(0, ROWS):
-            left = tl.where(r < rows_left, left_in_tile, 0)
+        # Hardly a weight needs rounding to odd, and it costs more than all the rest, as a branch before
+        # the store does: so a tile that needs it is decoded again.
+        inexact = _may_be_inexact(scale, zero)
+        if tl.max(tl.reshape(inexact, [inexact.numel]), axis=0) > 0:
             if WHOLE_EIGHTHS:
-                group_mask = eighth < left
+                group_of = (first_eighth + element // 8) // (group_rows // 8)
             else:
-                group_mask = element < left * 8
-            near = output + r + at
-            scale = tl.load(scales + near, mask=group_mask, other=0.0, eviction_policy="evict_last")
-            zero = tl.load(qzeros + near, mask=group_mask, other=0.0, eviction_policy="evict_last")
-            found = found | _may_be_inexact(scale, zero)
-        inexact = tl.max(found, axis=0)
-    out_row = out + output * n_rows + first * 8
-    for r in range(0, ROWS):
-        # One vector compare: a scalar and a vector i1 cannot be combined under the
-        # interpreter of Triton 3.9.
-        left = tl.where(r < rows_left, left_in_tile, 0)
-        mask = element < left * 8
-        word_row = qweight + (output >> 2) * n_rows + (output & 3) * 16 + first // 8 * 64
-        w = tl.load(word_row + word, mask=mask, other=0, eviction_policy="evict_first")
-        code = (w.to(tl.int32) >> shift) & 15
-        if WHOLE_EIGHTHS:
-            group_mask = eighth < left
-        else:
-            group_mask = mask
-        near = output + at
-        scale = tl.load(scales + near, mask=group_mask, other=0.0, eviction_policy="evict_last")
-        zero = tl.load(qzeros + near, mask=group_mask, other=0.0, eviction_policy="evict_last")
-        scale = scale.to(tl.float32)
-        zero = zero.to(tl.float32)
-        if WHOLE_EIGHTHS:
-            scale = spread(scale, SIDE)
-            zero = spread(zero, SIDE)
-        product = code.to(tl.float32) * scale  # exact: 4 and 11 bits
-        if inexact > 0:
-            value = _sum_to_odd(product, zero)
-        else:
-            value = product + zero
-        value = value.to(out.dtype.element_ty)
-        tl.store(out_row + element, value, mask=mask, eviction_policy="evict_first")
-        output += 1
-        out_row += n_rows
+                group_of = group
+            _decode_again(
+                out, qweight, scales, qzeros, n_outputs, n_rows, first_output, first, left_in_tile,
+                element, word, shift, group_of, ROWS,
+            )  # fmt: skip
 
 
 def launch(weight: AWQQuadsWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
-    return {"rows": 4, "eighths": 64, "num_warps": 4 if dtype is torch.float32 else 1}
+    return {
+        # Where each code looks up its own group, four rows of them take too many registers.
+        "rows": 4 if weight.group_rows % 8 == 0 else 1,
+        "eighths": 128 if dtype is torch.float32 else 64,
+        "num_warps": 4 if dtype is torch.float32 else 1,
+    }
 
 
 def dequantize(
@@ -268,8 +283,8 @@ def dequantize(
             inputs are made contiguous first, which copies them.
         dtype: float16, bfloat16 or float32. Values beyond float16's range become inf.
         out: optional output [N, K]; may be strided.
-        rows: outputs a program decodes, one after the other.
-        eighths: runs of 8 codes that a program decodes at once (a power of two).
+        rows: outputs that a program decodes at once (a power of two).
+        eighths: runs of 8 codes of each that it decodes (a power of two).
         num_warps: warps a program uses.
 
         Those that are None are as :func:`launch` says.
@@ -289,7 +304,8 @@ def dequantize(
     check_output(weight, dtype, out)
     check_runnable(_awq_quads_kernel, weight.device)
     set_to = chosen(launch(weight, dtype), rows=rows, eighths=eighths, num_warps=num_warps)
-    rows, eighths = set_to["rows"], set_to["eighths"]
+    rows = expect_power_of_two("rows", set_to["rows"])
+    eighths = expect_power_of_two("eighths", set_to["eighths"])
     with destination(weight, dtype, out) as target:
         n_eighths = weight.n_rows // 8
         if weight.n_outputs and n_eighths:

@@ -68,7 +68,7 @@ def dequantize(
         lanes: packed lanes a program decodes (a power of two): integers of 8 codes (4 for
             float32), or of fewer when the packed data has no whole number of those, aligned.
         gather: 1: a program loads the map once and looks codes up in shared memory
-            (``tl.gather``: Triton before 3.3 has none and loads, 3.3 does not compile it). 0: it
+            (``tl.gather``), unless Triton is older than 3.4, which has none that compiles. 0: it
             loads each entry, out of the cache.
         num_warps: warps a program uses.
 

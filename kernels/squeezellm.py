@@ -42,6 +42,7 @@ import dataclasses
 import torch
 import triton
 
+from kernels._gather import GATHERS
 from kernels._launch import check_output, check_runnable, chosen, destination
 from kernels._packed import (
     PackedWeight,
@@ -51,7 +52,7 @@ from kernels._packed import (
     expect_power_of_two,
     expect_tensor,
 )
-from kernels._squeezellm_kernel import dense_kernel, outlier_kernel
+from kernels._squeezellm_kernel import dense_kernel, gather_kernel, outlier_kernel
 
 BITS = (3, 4)
 TABLE_DTYPES = (torch.float32, torch.float16)
@@ -197,16 +198,18 @@ def _full_of(weight: SqueezeLLMWeight) -> torch.Tensor:
     return found[:n_cols]
 
 
+def _has_full_rows(weight: SqueezeLLMWeight) -> bool:
+    return weight.full_rows is not None and weight.full_rows.shape[1] > 0
+
+
 def launch(weight: SqueezeLLMWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
+    packed_rows = 2 if weight.bits == 3 else 8
+    if GATHERS and not _has_full_rows(weight):
+        return {"gather": 1, "packed_rows": packed_rows, "down": 0, "cols": 128, "num_warps": 4}
     # Every output is a lookup in its column's table. A thread has few columns, so that the tables a
     # warp reads at once lie in few cache lines, and a program many rows, for which they stay there.
-    return {
-        "packed_rows": 2 if weight.bits == 3 else 8,
-        "down": 0,
-        "cols": 64,
-        "num_warps": 2,
-    }
+    return {"gather": 0, "packed_rows": packed_rows, "down": 0, "cols": 64, "num_warps": 2}
 
 
 def dequantize(
@@ -214,6 +217,7 @@ def dequantize(
     *,
     dtype: torch.dtype,
     out: torch.Tensor | None = None,
+    gather: int | None = None,
     packed_rows: int | None = None,
     cols: int | None = None,
     down: int | None = None,
@@ -227,10 +231,14 @@ def dequantize(
             inputs are made contiguous first, which copies them.
         dtype: float16, bfloat16 or float32. Values beyond float16's range become inf.
         out: optional output [K, N]; may be strided.
-        packed_rows: rows of words (at 3 bit, of three words) a program decodes one by one.
+        gather: 1: a program looks entries up in shared memory (``tl.gather``), unless there are full
+            rows, or Triton is older than 3.4, which has none that compiles. 0: it loads each entry,
+            out of the cache.
+        packed_rows: rows of words (at 3 bit, of three words) a program decodes: with ``gather`` at
+            once (a power of two), else one by one.
         cols: columns a program decodes at once (a power of two).
-        down: 1: neighbouring programs decode neighbouring rows of the same columns; 0:
-            neighbouring columns.
+        down: without ``gather``, 1: neighbouring programs decode neighbouring rows of the same
+            columns; 0: neighbouring columns.
         entries: outliers a program of the second launch adds (a power of two).
         num_warps: warps a program uses.
 
@@ -253,45 +261,58 @@ def dequantize(
         raise TypeError(f"weight: expected SqueezeLLMWeight, found {type(weight).__name__}")
     weight.validate()
     check_output(weight, dtype, out)
-    set_to = chosen(launch(weight, dtype), packed_rows=packed_rows, cols=cols, down=down, num_warps=num_warps)
-    packed_rows = expect_int("packed_rows", set_to["packed_rows"], minimum=1)
+    set_to = chosen(
+        launch(weight, dtype),
+        gather=gather, packed_rows=packed_rows, cols=cols, down=down, num_warps=num_warps,
+    )  # fmt: skip
+    full = _has_full_rows(weight)
+    gathers = bool(set_to["gather"]) and GATHERS and not full
+    if gathers:
+        packed_rows = expect_power_of_two("packed_rows", set_to["packed_rows"])
+    else:
+        packed_rows = expect_int("packed_rows", set_to["packed_rows"], minimum=1)
     cols = expect_power_of_two("cols", set_to["cols"])
     expect_power_of_two("entries", entries)
     warps = expect_power_of_two("num_warps", set_to["num_warps"])
-    check_runnable(dense_kernel, weight.device)
+    check_runnable(gather_kernel if gathers else dense_kernel, weight.device)
     with destination(weight, dtype, out) as target:
         n_rows, n_cols = weight.output_shape
         if not n_rows or not n_cols:
             return target.result
         qweight = weight.qweight.contiguous()
         table = weight.lookup_table.contiguous()
-        full = weight.full_rows is not None and weight.full_rows.shape[1] > 0
         # Without full rows the two pointers are never read.
         full_of = _full_of(weight) if full else qweight
         full_rows = weight.full_rows.contiguous() if full and weight.full_rows is not None else table
         n_full = weight.full_rows.shape[1] if full and weight.full_rows is not None else 0
         n_packed = n_rows // (32 if weight.bits == 3 else 8)
-        packed_rows = min(packed_rows, n_packed)
+        if not gathers:
+            packed_rows = min(packed_rows, n_packed)
         # Without full rows the first launch only rounds entries, which can be done once for all: half
         # the cache lines. The second launch sums, with the entries as they are.
         smaller = not full and table.element_size() > dtype.itemsize
-        dense_kernel[(triton.cdiv(n_cols, cols) * triton.cdiv(n_packed, packed_rows),)](
-            target.buffer,
-            qweight,
-            table.to(dtype) if smaller else table,
-            full_of,
-            full_rows,
-            n_packed,
-            n_cols,
-            n_full,
-            BITS=weight.bits,
-            FULL=full,
-            DOWN=bool(set_to["down"]),
-            PACKED_ROWS=packed_rows,
-            COLS=cols,
-            num_warps=warps,
-            enable_fp_fusion=False,
-        )
+        entries_of = table.to(dtype) if smaller else table
+        grid = (triton.cdiv(n_cols, cols) * triton.cdiv(n_packed, packed_rows),)
+        tiles = {"PACKED_ROWS": packed_rows, "COLS": cols, "num_warps": warps, "enable_fp_fusion": False}
+        if gathers:
+            gather_kernel[grid](
+                target.buffer, qweight, entries_of, n_packed, n_cols, BITS=weight.bits, **tiles
+            )
+        else:
+            dense_kernel[grid](
+                target.buffer,
+                qweight,
+                entries_of,
+                full_of,
+                full_rows,
+                n_packed,
+                n_cols,
+                n_full,
+                BITS=weight.bits,
+                FULL=full,
+                DOWN=bool(set_to["down"]),
+                **tiles,
+            )
         if weight.rows is not None and weight.cols is not None and weight.vals is not None:
             nnz = weight.cols.shape[0]
             if nnz:

@@ -34,12 +34,14 @@ def launches(case: BenchCase) -> list[dict[str, int]]:
     """The defaults, two narrow ones, and the narrowest and the widest that are tuned."""
     space = SPACES[case.format]
     tuned = configurations(case)
+    # Rows that are decoded at once are a power of two.
+    several = 2 if case.format in ("awq_quads", "squeezellm") else 3
     by_size = sorted(tuned, key=lambda launch: (launch[space.width], *launch.values()))
     narrow, wider = NARROW[space.width]
     return [
         tuned[0],
         {**dict.fromkeys(space.others, 1), space.width: narrow, "num_warps": 1},
-        {**dict.fromkeys(space.others, 3), space.width: wider, "num_warps": 2},
+        {**dict.fromkeys(space.others, several), space.width: wider, "num_warps": 2},
         by_size[0],
         by_size[-1],
     ]

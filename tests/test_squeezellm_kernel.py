@@ -297,7 +297,7 @@ def test_one_channel_in_two_full_rows():
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("packed_rows", 0), ("cols", 24), ("entries", 3), ("entries", 0), ("num_warps", 3)]
+    ("option", "value"), [("packed_rows", 0), ("packed_rows", 3), ("cols", 24), ("entries", 3), ("entries", 0), ("num_warps", 3)]
 )
 def test_tile_sizes_that_cannot_be_launched(option: str, value: int):
     with pytest.raises(ValueError, match=rf"^{option}: expected .*, found {value}$"):

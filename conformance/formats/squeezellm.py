@@ -288,7 +288,7 @@ FORMATS = (
         axes=_axes,
         tiles={
             "case": {"packed_rows": 16, "cols": 512, "entries": 1024},
-            "small": {"packed_rows": 1, "cols": 64, "entries": 16, "down": 1},
+            "small": {"packed_rows": 1, "cols": 64, "entries": 16, "down": 1, "gather": 0},
             "default": {},
         },
         faults=faults.FAULTS + rounding.FAULTS,
