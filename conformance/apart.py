@@ -24,6 +24,8 @@ from oracles.spec.rounding import round_to
 # Inputs looked at (nothing is run on them), and those that the kernel is run on.
 DRAWN = 40
 RUNS = 3
+# The dimension of a product that often chooses another kernel.
+TOKENS = "M"
 # Different right values below which an input says little: zeros, one bit set, a handful of elements.
 LEAST = 8
 
@@ -50,6 +52,8 @@ class Outcome:
         words: one sentence for the report, or empty.
         refuted: no candidate holds on any of the inputs that the kernel fails on.
         confirmed: one of them holds on such an input; None where there was none to run.
+        alone: none was confirmed, and the kernel is right on an input of the failing case's own kind on
+            which every candidate is wrong.
         against: the first input that no candidate holds on.
     """
 
@@ -57,6 +61,7 @@ class Outcome:
     words: str
     refuted: bool = False
     confirmed: bool | None = None
+    alone: bool = False
     against: Against | None = None
 
 
@@ -90,12 +95,24 @@ def _pool(fmt: Format, case: Case) -> Iterator[tuple[int, Case]]:
     }
     fixed["route"] = "words"
     common = {name: fixed[name] for name in ("out", "route", "layout", "dest", "tile")}
+    if _tokens(case) == 1:
+        # One token often has a kernel of its own: what is right for more says nothing of it.
+        fixed[TOKENS] = common[TOKENS] = 1
     for kin, held in enumerate((fixed, common)):
         try:
-            yield from ((kin, drawn) for drawn in sample(fmt, DRAWN, **held))
+            yield from ((kin, drawn) for drawn in sample(fmt, DRAWN, **held) if _same_path(drawn, case))
         except UsageError:
             continue
-    yield from ((1, fmt.parse(text).replace(**common)) for text in (*fmt.large, *fmt.tile_cases))
+    more = (fmt.parse(text) for text in (*fmt.large, *fmt.tile_cases))
+    yield from ((1, one.replace(**common)) for one in more if _same_path(one, case))
+
+
+def _same_path(one: Case, case: Case) -> bool:
+    return (_tokens(one) == 1) == (_tokens(case) == 1)
+
+
+def _tokens(case: Case) -> int | None:
+    return next((case[dim.name] for dim in case.dims if dim.name == TOKENS), None)
 
 
 def _look(fmt: Format, kin: int, case: Case, candidates: Sequence[Candidate]) -> _Input | None:
@@ -140,6 +157,7 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
     held: dict[str, int] = {candidate.name: 0 for candidate in left}
     said: list[str] = []
     failed = 0
+    alone = False
     against: Against | None = None
     for _ in range(RUNS):
         known = [candidates.index(candidate) for candidate in left]
@@ -175,10 +193,12 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
         if wrong.any():
             said = [f"holds on {chosen.case.id} ({int(wrong.sum())} of {wrong.size} elements wrong)"]
         elif fewest:
+            alone |= chosen.kin == 0
             said.append(f"the kernel is right on {chosen.case.id}, where this would show")
         else:
             said.append(f"the kernel is right on {chosen.case.id}")
-    return dataclasses.replace(_outcome(candidates, left, held, said, failed), against=against)
+    outcome = _outcome(candidates, left, held, said, failed)
+    return dataclasses.replace(outcome, against=against, alone=alone and not any(held.values()))
 
 
 def _outcome(

@@ -19,7 +19,7 @@ class Comparison:
     Attributes:
         reference: name of the side that gave ``want``.
         n: elements compared.
-        wrong: bool mask of elements whose bits differ (NaN equals NaN).
+        wrong: bool mask of elements whose bits differ (NaN equals NaN) by more than is allowed.
         classes: number of elements where one side is finite and the other is not, or NaN
             meets infinity, or infinities differ in sign.
         max_ulp: largest distance among elements finite on both sides: the ULPs needed.
@@ -27,6 +27,7 @@ class Comparison:
         coarse: all |got - want| <= scale.max() / 2.
         element: all |got - want| <= half the element's own step.
         exact: same bits.
+        bounded: other bits, but none beyond the format's proven bound.
     """
 
     reference: str
@@ -38,6 +39,12 @@ class Comparison:
     coarse: bool
     element: bool
     exact: bool
+    bounded: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        """Same bits, or within the format's proven bound."""
+        return self.exact or self.bounded
 
     @property
     def n_wrong(self) -> int:
@@ -57,16 +64,34 @@ class Comparison:
             return False
         if gate == "element":
             return True
-        return self.exact or (ulp is not None and self.classes == 0 and self.max_ulp <= ulp)
+        return self.agrees or (ulp is not None and self.classes == 0 and self.max_ulp <= ulp)
 
 
 def compare(
-    reference: str, got: np.ndarray, want: np.ndarray, dtype: torch.dtype, steps: np.ndarray
+    reference: str,
+    got: np.ndarray,
+    want: np.ndarray,
+    dtype: torch.dtype,
+    steps: np.ndarray,
+    allowed: np.ndarray | None = None,
 ) -> Comparison:
-    """Compare bit patterns of equal shape; ``steps`` is the local step of each element."""
+    """Compare bit patterns of equal shape.
+
+    Args:
+        steps: local step of each element.
+        allowed: bool mask of elements whose bits may differ.
+    """
     wrong = ~same(got, want, dtype)
     if not wrong.any():
         return Comparison(reference, got.size, wrong, 0, 0, 0.0, True, True, True)
+    if allowed is not None:
+        differing, wrong = wrong, wrong & ~allowed
+        if not wrong.any():
+            both = differing & is_finite(got, dtype) & is_finite(want, dtype)
+            error = np.abs(to_float(got[both], dtype) - to_float(want[both], dtype))
+            ulp = int(ulp_distance(got[both], want[both], dtype).max(initial=0))
+            largest_error = float(error.max(initial=0.0))
+            return Comparison(reference, got.size, wrong, 0, ulp, largest_error, True, True, False, True)
     index = np.nonzero(wrong)
     g, w, step = got[index], want[index], steps[index]
     finite = is_finite(g, dtype) & is_finite(w, dtype)

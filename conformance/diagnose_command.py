@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.got is None:
         got, source = _of_bundle(options.weight), f"the output in {options.weight}"
     else:
-        got, source = read_output(options.got, options.tensor, options.dtype), str(options.got)
+        got, source = read_output(options.got, options.tensor, options.dtype, field="--got"), str(options.got)
     weight = read_weight(
         fmt, options.weight, prefix=options.prefix, settings=options.set, config=options.config
     )

@@ -17,6 +17,7 @@ from conformance.arena import Arena, OutputArena
 from conformance.bits import same, to_bits
 from conformance.reads import watched
 from conformance.registry import NO_REMARKS, Kernel, Remarks
+from conformance.staying import staying
 from conformance.verdict import Cause
 from kernels import Unsupported
 from kernels._packed import PackedWeight, describe, map_tensors, named_tensors
@@ -82,7 +83,10 @@ def one_line(error: BaseException, limit: int = 300) -> str:
     """Type and text of an exception on one line. Triton wraps the cause: take the innermost."""
     while error.__cause__ is not None:
         error = error.__cause__
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception as second:  # its own __str__ may raise
+        text = f"(without a text: {type(second).__name__} in its __str__)"
     return f"{type(error).__name__}: {text}"[:limit]
 
 
@@ -111,7 +115,7 @@ def contract_breach(
     return None
 
 
-def _identity(weight: PackedWeight) -> list[tuple[Any, ...]]:
+def identity(weight: PackedWeight) -> list[tuple[Any, ...]]:
     """What a kernel must leave as it was besides bytes: which tensors, where, how strided."""
     return [(name, id(t), t.data_ptr(), t.dtype, t.shape, t.stride()) for name, t in named_tensors(weight)]
 
@@ -139,7 +143,7 @@ def _call(
         arguments["out"] = output.tensor
         place = (output.tensor.data_ptr(), output.tensor.stride())
     try:
-        with np.errstate(all="ignore"):  # the interpreter computes with NumPy
+        with np.errstate(all="ignore"), staying():  # the interpreter computes with NumPy
             result = kernel.function(weight, dtype=dtype, **arguments)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -195,7 +199,7 @@ def _execute(
     embedded = map_tensors(weight, lambda name, _: arena.view(name))
     if device.type == "cuda":
         device = arena.buffer.device
-    before = _identity(embedded)
+    before = identity(embedded)
     runs: list[_Run] = []
     stray: list[str] = []
     strayed: list[str] = []
@@ -219,7 +223,7 @@ def _execute(
             return dataclasses.replace(run, stray=tuple(stray + fences), mutated=(*run.mutated, *mutated))
         runs.append(run)
     mutated, fences = arena.changes()
-    if _identity(embedded) != before:
+    if identity(embedded) != before:
         mutated.append("the weight's tensors were replaced by others")
     first = runs[0]
     if first.output is None and (to_bits(first.result) != first.bits).any():

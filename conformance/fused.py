@@ -165,7 +165,7 @@ class Probe:
         return _path("M = 1", run, caller, got, want, dtype)
 
     def _many(self, weight: PackedWeight, dtype: torch.dtype, want: np.ndarray) -> Path:
-        """M = 48: all rows in blocks of 47, the last filled with rows again, and one token of zeros."""
+        """M = 48: one token of zeros and all rows in blocks of 47, the last filled with rows again."""
         n_inner = want.shape[0]
         got = want.copy()
         caller = self._caller(weight, dtype, want, MANY)
@@ -177,13 +177,14 @@ class Probe:
                 caller([None] * MANY)
             for start in range(0, n_inner, MANY - 1):
                 rows = [(start + i) % n_inner for i in range(MANY - 1)]
-                found = caller([*rows, None])[:-1]
+                # The zeros come first: tokens beyond a tile that are never written are no bias.
+                found = caller([None, *rows])[1:]
                 bad = differs(found, want[rows], dtype).any(axis=1)
                 # A row that is right at one place of x and wrong at another is wrong.
                 for i in np.flatnonzero(bad)[::-1]:
                     got[rows[i]] = found[i]
-                    first_wrong = min(first_wrong, int(i))
-            return f" (from token {first_wrong} of x on)" if 0 < first_wrong < MANY else ""
+                    first_wrong = min(first_wrong, int(i) + 1)
+            return f" (from token {first_wrong} of x on)" if 1 < first_wrong < MANY else ""
 
         return _path(f"M = {MANY}", run, caller, got, want, dtype)
 

@@ -1,8 +1,8 @@
 """How far a right matrix product may be from the exact one. Derived in ``docs/gemm-bounds.md``.
 
-For a sum of K products in any order, with unit roundoff u of the accumulator,
-|error| <= gamma(K, u) * sum |x||w|, gamma(n, u) = n u / (1 - n u); then come the partial sums of a
-split K and the rounding of the output.
+For a sum of n products in any order, with unit roundoff u of the accumulator,
+|error| <= gamma(n, u) * sum |x||w|, gamma(n, u) = n u / (1 - n u); then come the scale of the weight, the
+partial sums of a split K and the rounding of the output.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ LARGEST = {dtype: float(torch.finfo(dtype).max) for dtype in UNIT}
 FLUSHED = 2.0**-126
 # Matrix units align the terms of a block to the largest and cut the rest off, without rounding.
 TRUNCATING = 2.0**-22
+# Roundings between a weight that is scaled first and one whose scale is applied to a product or a sum: two
+# factors at most (llm_int8: absmax and 1/127), once in the weight that is given and once in the kernel.
+SCALINGS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +63,7 @@ FLOAT32 = Accumulation()
 class Bounded:
     """The exact product float64 [M, N] and how far a right one may be from it, float64 [M, N].
 
-    ``bound`` is inf where nothing can be said: K u >= 1, or a sum that may overflow the output.
+    ``bound`` is inf where nothing can be said: n u >= 1, or a sum that may overflow the output.
     """
 
     exact: np.ndarray
@@ -89,34 +92,50 @@ def product(x: np.ndarray, w: np.ndarray, out: torch.dtype, how: Accumulation | 
         raise ValueError(f"x and w: expected [M, K] and [K, N], found {list(x.shape)} and {list(w.shape)}")
     if how.splits < 1:
         raise ValueError(f"splits: expected at least 1, found {how.splits}")
-    n_inner = x.shape[1]
     exact = x @ w
     size = np.abs(x) @ np.abs(w)
+    # Adding a zero is exact: other terms alone cost a rounding.
+    n_terms = np.count_nonzero(x, axis=1)[:, None]
     with np.errstate(invalid="ignore", over="ignore"):
+        # What a scale that is applied elsewhere changes of the terms, in float32.
+        scaled = _times(gamma(SCALINGS, UNIT[torch.float32]), size)
+        scaled = scaled + np.abs(x).sum(axis=1, keepdims=True) * SUBNORMAL[torch.float32]
+        size = size + scaled
         # What rounding the terms adds, to the sum and to the sizes that are then added up.
-        terms = UNIT[out] * size + n_inner * SUBNORMAL[out] / 2 if how.rounded_terms else 0.0
-        summed = _times(gamma(n_inner, how.unit), size + terms) + terms + n_inner * _lost(how.dtype)
+        terms = UNIT[out] * size + n_terms * SUBNORMAL[out] / 2 if how.rounded_terms else 0.0
+        summed = _times(_gammas(_in_blocks(n_terms, x.shape[1], how), how.unit), size + terms)
+        summed = summed + terms + n_terms * _lost(how.dtype) + scaled
         if how.splits > 1:
-            again = gamma(how.splits, UNIT[out])
-            summed = summed + _times(again, size + summed) + how.splits * SUBNORMAL[out] / 2
+            parts = np.minimum(how.splits, n_terms)
+            summed = summed + _times(_gammas(parts, UNIT[out]), size + summed) + parts * SUBNORMAL[out] / 2
         error = summed
         if out is not how.dtype:
             error = error + UNIT[out] * (np.abs(exact) + summed) + SUBNORMAL[out] / 2
         # The reference is itself a sum, in float64.
-        error = error + _times(gamma(n_inner, 2.0**-53), size)
+        error = error + _times(gamma(x.shape[1], 2.0**-53), size)
         # Partial sums may be as large as the sum of the sizes.
         limit = min(LARGEST[out], LARGEST[how.dtype])
         error = np.where(size + error < limit, error, np.inf)
     return Bounded(exact, error)
 
 
-def _times(factor: float, size: np.ndarray) -> np.ndarray:
+def _gammas(counts: np.ndarray, unit: float) -> np.ndarray:
+    """:func:`gamma` of each of [M, 1]."""
+    return np.array([[gamma(int(n), unit)] for n in counts[:, 0]]).reshape(counts.shape)
+
+
+def _in_blocks(n_terms: np.ndarray, n_inner: int, how: Accumulation) -> np.ndarray:
+    """Terms to count: a matrix unit may meet each in a block of its own, which costs at most what two do."""
+    return np.minimum(2 * n_terms, n_inner) if how.unit == TRUNCATING else n_terms
+
+
+def _times(factor: float | np.ndarray, size: np.ndarray) -> np.ndarray:
     return np.where(size > 0, factor * size, 0.0)
 
 
 def _lost(dtype: torch.dtype) -> float:
-    """What underflow takes from a product and from the addition that takes it up."""
-    return SUBNORMAL[dtype] / 2 if dtype is torch.float16 else 2 * FLUSHED
+    """What underflow takes from a product, two scalings of it, and the addition that takes it up."""
+    return SUBNORMAL[dtype] / 2 if dtype is torch.float16 else 4 * FLUSHED
 
 
 def visible(x: np.ndarray, steps: np.ndarray, bound: np.ndarray) -> np.ndarray:
@@ -132,4 +151,6 @@ def visible(x: np.ndarray, steps: np.ndarray, bound: np.ndarray) -> np.ndarray:
         # The wrong product has a bound of its own, larger than the right one's by at most a third of the
         # difference (gamma + u < 1/3): it takes the sum of both to tell them apart.
         seen |= np.abs(x[token])[:, None] * steps > 3 * bound[token][None, :]
+        if seen.all():
+            break
     return seen

@@ -1,4 +1,4 @@
-"""Read a kernel's output from a file, for ``python -m conformance diagnose``."""
+"""Read a tensor of floats from a file: a kernel's output, or activations."""
 
 from __future__ import annotations
 
@@ -20,28 +20,31 @@ _VIEWS = {"fp16": np.int16, "bf16": np.int16, "fp32": np.int32}
 _SHOWN = 8
 
 
-def read_output(path: Path, tensor: str | None = None, dtype: str | None = None) -> torch.Tensor:
+def read_output(
+    path: Path, tensor: str | None = None, dtype: str | None = None, *, field: str = "FILE"
+) -> torch.Tensor:
     """Tensor of a ``.safetensors``, ``.npy`` or ``.pt`` file, on the CPU.
 
     Args:
         tensor: its name, needed where the file has several.
         dtype: fp16, bf16 or fp32: what it must be; needed for a ``.npy`` file of bit patterns.
+        field: what messages call the file; of ``--got`` there is a ``--dtype`` too.
 
     Raises:
         UsageError: another kind of file, missing or damaged, no such tensor or several, another dtype.
     """
     if not os.path.isfile(path):  # of any name, however long
-        raise UsageError(f"--got: expected a file, found nothing at {path}")
-    reader = {".safetensors": _safetensors, ".npy": _npy, ".pt": _torch, ".pth": _torch}.get(path.suffix)
+        raise UsageError(f"{field}: expected a file, found nothing at {path}")
+    reader = _READERS.get(path.suffix)
     if reader is None:
-        raise UsageError(f"--got: expected a .safetensors, .npy or .pt file, found {path.name!r}")
-    found = reader(path, tensor, dtype)
+        raise UsageError(f"{field}: expected a .safetensors, .npy or .pt file, found {path.name!r}")
+    found = reader(path, tensor, dtype, field == "--got")
     if dtype is not None and found.dtype != DTYPES[dtype]:
         raise UsageError(
-            f"--got: expected {describe(DTYPES[dtype])}, as --dtype says, found {describe(found.dtype)}"
+            f"{field}: expected {describe(DTYPES[dtype])}, as --dtype says, found {describe(found.dtype)}"
         )
     if reason := not_plain(found):
-        raise UsageError(f"--got: expected a plain tensor, found {reason}")
+        raise UsageError(f"{field}: expected a plain tensor, found {reason}")
     return found.detach()
 
 
@@ -54,12 +57,12 @@ def not_plain(found: torch.Tensor) -> str:
     return "one without data (device meta)" if found.device.type == "meta" else ""
 
 
-def _safetensors(path: Path, tensor: str | None, dtype: str | None) -> torch.Tensor:
+def _safetensors(path: Path, tensor: str | None, dtype: str | None, hinted: bool) -> torch.Tensor:
     checkpoint = open_checkpoint(path)
     return checkpoint.load(_choose(list(checkpoint.tensors), tensor, path))
 
 
-def _torch(path: Path, tensor: str | None, dtype: str | None) -> torch.Tensor:
+def _torch(path: Path, tensor: str | None, dtype: str | None, hinted: bool) -> torch.Tensor:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises what the file makes it raise
@@ -75,7 +78,7 @@ def _torch(path: Path, tensor: str | None, dtype: str | None) -> torch.Tensor:
     return tensors[_choose(list(tensors), tensor, path)]
 
 
-def _npy(path: Path, tensor: str | None, dtype: str | None) -> torch.Tensor:
+def _npy(path: Path, tensor: str | None, dtype: str | None, hinted: bool) -> torch.Tensor:
     try:
         found = np.load(path, allow_pickle=False)
     except Exception as error:  # NumPy evaluates the header, and allocates what it says
@@ -88,8 +91,12 @@ def _npy(path: Path, tensor: str | None, dtype: str | None) -> torch.Tensor:
     if dtype is not None and kind in _BITS[dtype]:
         bits = np.ascontiguousarray(found).view(_VIEWS[dtype])
         return _unnamed(torch.from_numpy(bits).view(DTYPES[dtype]), tensor, path)
-    hint = " (with --dtype, its bit patterns as uint16 or uint32)" if kind[0] in "uiV" else ""
+    hinted &= kind[0] in "uiV"
+    hint = " (with --dtype, its bit patterns as uint16 or uint32)" if hinted else ""
     raise UsageError(f"{path.name}: expected float16 or float32{hint}, found {kind}")
+
+
+_READERS = {".safetensors": _safetensors, ".npy": _npy, ".pt": _torch, ".pth": _torch}
 
 
 def _first_line(error: Exception) -> str:

@@ -98,8 +98,10 @@ def look_into(fmt: Format, checked: Checked, run: Run | None = None) -> Checked:
     kept = tuple((candidate, how) for candidate, how in found if candidate in outcome.left)
     named = _named(verdict, kept, got, want, wrong, ctx)
     causes = named.causes
-    # One that fits only in part here, and shows nowhere else, is a coincidence.
-    if outcome.refuted or (outcome.confirmed is False and not found[0][1].whole):
+    # One that fits only in part here and shows nowhere else, or that an input like this one shows to be
+    # no fault of the kernel, is a coincidence.
+    partly = outcome.confirmed is False and not found[0][1].whole
+    if outcome.refuted or outcome.alone or partly:
         names = ", ".join(candidate.name for candidate, _ in found[:4])
         unknown = structure(got, want, wrong, ctx)
         unknown = dataclasses.replace(unknown, text=f"{unknown.text}; fits this case alone: {names}")

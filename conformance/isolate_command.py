@@ -1,12 +1,14 @@
-"""``python -m conformance isolate``: which step of an int8 matrix product is wrong."""
+"""``python -m conformance isolate``: which step of a quantized matrix product is wrong."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conformance.destinations import new_file
 from conformance.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,48 +16,72 @@ if TYPE_CHECKING:
 
     from conformance.isolation import Found
 
-TAKES = {"operands": "gemm_int8", "activations": "gemm_dynamic"}
+TAKES = {"operands": "gemm_int8", "activations": "gemm_dynamic", "fp8": "gemm_fp8"}
 
 
 def run_isolate(options: argparse.Namespace) -> int:
-    """Show each step of an int8 GEMM alone to a kernel and name the first that is wrong."""
+    """Show each step of a quantized GEMM alone to a kernel and name the first that is wrong."""
     import contextlib
     import dataclasses
 
     from conformance.runtime import choose
 
+    if options.json not in (None, "-"):
+        source = (options.gemm or "").rpartition(":")[0]
+        inputs = [Path(source)] if source.endswith(".py") else []
+        new_file("--json", Path(options.json), force=options.force, inputs=inputs)
     runtime = choose(options.device)
     with contextlib.redirect_stdout(sys.stderr):  # upstream libraries greet when they are imported
         from conformance import setup
         from conformance.detect.report import progress
         from conformance.investigate import investigate
-        from conformance.isolation import first_wrong, isolate, steps_of
+        from conformance.isolation import first_wrong, forgot, held, isolate, steps_of
         from conformance.registry import builtin_kernel, find_format, user_kernel
 
         fmt = find_format(TAKES[options.takes])
-        kernel = user_kernel(fmt, options.gemm) if options.gemm else builtin_kernel(fmt)
+        kernel = builtin_kernel(fmt) if options.gemm is None else user_kernel(fmt, options.gemm)
         harness = dataclasses.replace(setup.build(runtime), oracles=frozenset(), writer=None)
         fields = [field for text in options.set for field in text.split(",")]
-        known = {dim.name for dim in fmt.all_dims}
+        known = {dim.name for dim in fmt.dims}
         for field in fields:
             if field.partition("=")[0] not in known:
                 raise UsageError(
-                    f"--set: expected a field of {fmt.name} ({', '.join(known)}), found {field!r}"
+                    f"--set: expected a field of {fmt.name} ({', '.join(sorted(known))}), found {field!r}"
+                )
+            if field.partition("=")[0] in held(fmt.name):
+                free = ", ".join(sorted(known - held(fmt.name)))
+                raise UsageError(
+                    f"--set: expected a field that no step is shown by ({free}), found {field!r}; "
+                    f"pytest conformance --case judges any input"
                 )
         found = []
         with progress(sys.stderr, "isolate") as bar:
             task = bar.add_task("", total=len(steps_of(fmt.name)))
-            for one in isolate(harness, fmt, kernel, fields, options.out or ["fp32"]):
+            outs = options.out or ["fp32"]
+            for one in isolate(harness, fmt, kernel, fields, outs, options.timeout):
                 found.append(one)
                 bar.update(task, advance=1)
         wrong = first_wrong(found)
+        changed = None
         if wrong is not None:
-            looked = investigate(harness, wrong.failures[0], kernel)
+            # Where both fail, one token hides more: a scale of the first token is that of every one.
+            several = (one for one in wrong.failures if one.verdict.case["M"] > 1)
+            looked = next(several, wrong.failures[0])
+            if looked.verdict.kind != "CRASH_LAUNCH":
+                looked = investigate(harness, looked, kernel)
+                changed = forgot(harness, kernel, found)
             index = found.index(wrong)
             found[index] = wrong = dataclasses.replace(wrong, failures=(looked, *wrong.failures[1:]))
-    _print(kernel.name, str(runtime.device), found, wrong, options)
-    if options.json is not None:
-        _write_json(options.json, found, wrong)
+    if options.json == "-":
+        print(_json(found, wrong))
+    else:
+        _print(kernel.name, str(runtime.device), found, wrong, options)
+        if changed is not None:
+            print(
+                f"note       {changed.id} was right before and is wrong now: answers depend on earlier calls"
+            )
+    if options.json not in (None, "-"):
+        _write_json(Path(options.json), found, wrong)
     return 1 if wrong is not None or not any(one.judged for one in found) else 0
 
 
@@ -63,8 +89,10 @@ def _print(
     kernel: str, device: str, found: Sequence[Found], wrong: Found | None, options: argparse.Namespace
 ) -> None:
     from conformance.report import report
+    from conformance.rerun import rerun
 
-    print(f"{TAKES[options.takes]}  {kernel} on {device}")
+    name = TAKES[options.takes]
+    print(f"{name}  {kernel} on {device}")
     width = max(len(one.step.name) for one in found)
     for one in found:
         count = f"{one.judged} cases"
@@ -75,23 +103,34 @@ def _print(
         print(f"  {one.state:<9} {one.step.name:<{width}}  {count}  ({one.step.shown_by})")
     if wrong is None:
         if any(one.judged for one in found):
-            print("no step is wrong on these inputs; pytest conformance -k gemm draws many more")
+            given = "" if options.gemm is None else f" --kernel {shlex.quote(f'{name}={options.gemm}')}"
+            print(f"no step is wrong on these inputs; pytest conformance -k {name}{given} draws many more")
         else:
             print("VACUOUS: no case was judged, so nothing was shown")
         return
-    later = [one.step.name for one in found if one.failures and one is not wrong]
-    words = f"; {', '.join(later)} fail too, perhaps because of it" if later else ""
-    print(f"first wrong step: {wrong.step.name}{words}")
     verdict = wrong.failures[0].verdict
-    given = f" --kernel {verdict.case.format}={options.gemm}" if options.gemm else ""
-    command = f"pytest conformance --case '{verdict.case.id}'{given}"
+    if _never_answered(found):
+        print("no case had an answer, so no step was shown")
+    else:
+        later = [one.step.name for one in found if one.failures and one is not wrong]
+        words = f"; {', '.join(later)} fail too, perhaps because of it" if later else ""
+        print(f"first wrong step: {wrong.step.name}{words}")
+    kernels = [] if options.gemm is None else [f"{name}={options.gemm}"]
+    command = rerun(name, verdict.case.id, {"kernel": kernels, "device": options.device})
     # The table has a line a step; the report keeps to what is left of 25.
     lines = report(verdict, (("rerun", command),)).splitlines()
-    room = max(8, 25 - 3 - len(found))
+    room = max(8, 25 - 4 - len(found))
     print("\n".join((*lines[: room - 1], lines[-1]) if len(lines) > room else lines))
 
 
-def _write_json(path: Path, found: Sequence[Found], wrong: Found | None) -> None:
+def _never_answered(found: Sequence[Found]) -> bool:
+    """Whether the kernel raised, or gave no such tensor, on every case: then none tells a step."""
+    failures = [checked for one in found for checked in one.failures]
+    answered = any(checked.verdict.votes for checked in failures)
+    return not answered and len(failures) == sum(one.judged for one in found)
+
+
+def _json(found: Sequence[Found], wrong: Found | None) -> str:
     import json
 
     record = {
@@ -107,8 +146,12 @@ def _write_json(path: Path, found: Sequence[Found], wrong: Found | None) -> None
             for one in found
         ],
     }
+    return json.dumps(record, indent=1)
+
+
+def _write_json(path: Path, found: Sequence[Found], wrong: Found | None) -> None:
     try:
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        path.write_text(_json(found, wrong) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--json: expected a file to write, found {path} ({error.strerror})") from error
 
@@ -126,6 +169,13 @@ def run_activations(options: argparse.Namespace) -> int:
     return 0
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
 def add_parser(commands: Any) -> None:
     """Add ``isolate`` and ``activations`` to the command line."""
     new = commands.add_parser(
@@ -138,7 +188,8 @@ def add_parser(commands: Any) -> None:
         "--takes",
         choices=tuple(TAKES),
         default="operands",
-        help="quantized operands (Int8GemmInput, the default) or float activations (DynamicGemmInput)",
+        help="int8 operands (Int8GemmInput, the default), float activations (DynamicGemmInput) or fp8 "
+        "operands (Fp8GemmInput)",
     )
     new.add_argument(
         "--set",
@@ -154,7 +205,15 @@ def add_parser(commands: Any) -> None:
         help="output dtype of the steps that need no other (default: fp32); repeatable",
     )
     new.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
-    new.add_argument("--json", type=Path, metavar="FILE", help="write all steps with all verdicts")
+    new.add_argument("--json", metavar="FILE", help="all steps with all verdicts, to FILE or - for stdout")
+    new.add_argument("--force", action="store_true", help="write a file of --json that is there")
+    new.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="a case that takes longer never ends (default: 60; code on a GPU is not interrupted)",
+    )
     new.set_defaults(run=run_isolate)
     text = run_activations.__doc__
     seen = commands.add_parser("activations", help=text, description=text)

@@ -1,4 +1,4 @@
-"""Which step of an int8 matrix product is wrong: each one shown alone to a kernel that does them all.
+"""Which step of a quantized matrix product is wrong: each one shown alone to a kernel that does them all.
 
 A black box gives one number for a chain of steps. So the inputs are chosen such that all steps but one
 have nothing to do: scales of 1, no zero points, no bias, accumulators of 0, activations that are whole
@@ -12,170 +12,20 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from conformance.case import Case
+from conformance.deadline import time_limit
 from conformance.harness import Checked, Harness
+from conformance.isolation_fp8 import fp8_steps
+from conformance.isolation_int8 import activation_steps, operand_steps
+from conformance.isolation_step import Step
 from conformance.registry import Format, Kernel
-from conformance.verdict import NEUTRAL
+from conformance.verdict import NEUTRAL, Verdict
 
-OPERANDS, ACTIVATIONS = "gemm_int8", "gemm_dynamic"
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A step of the chain and the inputs that show it alone.
-
-    Attributes:
-        name: as in the report.
-        shown_by: what the other steps have to do meanwhile.
-        cases: field texts of cases, without the output dtype.
-        out: output dtypes that show it; None: the first that the kernel gives.
-    """
-
-    name: str
-    shown_by: str
-    cases: tuple[str, ...]
-    out: tuple[str, ...] | None = None
-
-
-# Inner dimensions around words of 4 codes, instructions of 16 and 32, and tiles; one token and many.
-_DEPTHS = (1, 3, 4, 5, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129)
-_PLAIN = "aper=unit,wper=unit,scales=one"
-
-
-def _operands() -> tuple[Step, ...]:
-    shapes = ("M=1,K=32,N=8", "M=2,K=33,N=9", "M=17,K=64,N=17", "M=33,K=40,N=5")
-    return (
-        Step(
-            "accumulation",
-            "scales of 1, no zero points, no bias",
-            (
-                *(f"M=2,K=33,N=5,a=onehot({bit}),b=random(1),{_PLAIN}" for bit in (0, 8, 250, 264, 520)),
-                *(
-                    f"M={rows},K={depth},N=3,a=random(2),b=random(2),{_PLAIN}"
-                    for depth in _DEPTHS
-                    for rows in (1, 2)
-                ),
-                *(f"{shape},a=random(3),b=random(3),{_PLAIN}" for shape in shapes),
-                f"M=2,K=40,N=4,a=extremes(1),b=extremes(2),{_PLAIN}",
-                f"M=2,K=300,N=4,a=max,b=max,{_PLAIN}",
-                f"M=2,K=33,N=5,codes=uint8,a=ones,b=random(1),{_PLAIN}",
-                f"M=5,K=33,N=5,lay=KN,a=random(4),b=random(4),{_PLAIN}",
-            ),
-        ),
-        Step(
-            "zero point",
-            "scales of 1, no bias",
-            tuple(
-                f"M=3,K=33,N=5,azero={per},azp=random(1),codes={codes},{_PLAIN}"
-                for per in ("tensor", "token")
-                for codes in ("int8", "uint8")
-            ),
-        ),
-        Step(
-            "activation scale",
-            "weight scales of 1, no zero points, no bias",
-            (
-                *(f"{shape},aper={per},wper=unit" for shape in shapes for per in ("tensor", "token")),
-                "M=8,K=16,N=8,aper=token,wper=unit",
-            ),
-        ),
-        Step(
-            "weight scale",
-            "activation scales of 1, no zero points, no bias",
-            (
-                *(f"{shape},aper=unit,wper={per}" for shape in shapes for per in ("tensor", "channel")),
-                "M=8,K=16,N=8,aper=unit,wper=channel",
-            ),
-        ),
-        Step(
-            "order of the scales",
-            "both scales, no zero points, no bias",
-            tuple(f"{shape},aper=token,wper=channel,scales=ordinary({i})" for i, shape in enumerate(shapes)),
-        ),
-        Step(
-            "bias",
-            "accumulators of 0, then products with bias",
-            tuple(f"M=3,K=32,N=9,a=zeros,bias={dtype},{_PLAIN}" for dtype in ("fp32", "fp16", "bf16"))
-            + tuple(f"{shape},bias=fp32,aper=token" for shape in shapes)
-            + ("M=9,K=32,N=9,a=zeros,bias=fp32,aper=unit,wper=unit,scales=one",),
-        ),
-        Step(
-            "output rounding",
-            "products beyond and between the numbers of the output dtype",
-            (
-                "M=4,K=64,N=9,scales=ties(1),aper=token",
-                "M=4,K=64,N=9,scales=huge(1),aper=token",
-                "M=4,K=64,N=9,scales=subnormal(1),aper=token",
-            ),
-            ("fp16", "bf16", "fp32"),
-        ),
-        Step(
-            "all together",
-            "nothing left out",
-            tuple(f"{shape},aper=token,azero=token,bias=fp16,codes=uint8" for shape in shapes),
-        ),
-    )
-
-
-def _activations() -> tuple[Step, ...]:
-    shapes = ("M=1,K=32,N=8", "M=2,K=33,N=9", "M=17,K=40,N=9", "M=33,K=24,N=5")
-    whole = "x=whole(1)"
-    return (
-        Step(
-            "accumulation",
-            "activations that are whole multiples of their scale, weight scales of 1, no bias",
-            tuple(
-                f"M={rows},K={depth},N=3,{whole},wper=unit"
-                for depth in _DEPTHS
-                for rows in (1, 2)
-                if depth > 1
-            )
-            + tuple(f"{shape},{whole},wper=unit" for shape in shapes),
-        ),
-        Step(
-            "quantization",
-            "a weight that is the identity, scales of 1, no bias",
-            (
-                *(
-                    f"M=5,K=16,N=16,b=eye,wper=unit,x={x},xdtype={dtype}"
-                    for x in ("whole(1)", "ties(1)", "near(1)", "ordinary(1)", "outlier(1)", "holes(1)")
-                    for dtype in ("fp16", "fp32")
-                ),
-                "M=3,K=40,N=40,b=eye,wper=unit,x=last(1)",
-                "M=5,K=16,N=16,b=eye,wper=unit,x=huge(1)",
-            ),
-        ),
-        Step(
-            "weight scale",
-            "activations that are whole multiples of their scale, no bias",
-            tuple(f"{shape},{whole},wper={per}" for shape in shapes for per in ("tensor", "channel")),
-        ),
-        Step(
-            "bias",
-            "activations of 0, then products with bias",
-            tuple(f"M=3,K=32,N=9,x=zeros,wper=unit,bias={dtype}" for dtype in ("fp32", "fp16", "bf16"))
-            + tuple(f"{shape},{whole},bias=fp32" for shape in shapes),
-        ),
-        Step(
-            "output rounding",
-            "products beyond and between the numbers of the output dtype",
-            (
-                "M=4,K=32,N=9,scales=ties(1)",
-                "M=4,K=32,N=9,scales=huge(1)",
-                "M=4,K=32,N=9,scales=subnormal(1)",
-            ),
-            ("fp16", "bf16", "fp32"),
-        ),
-        Step(
-            "all together",
-            "nothing left out",
-            tuple(f"{shape},bias=fp16" for shape in shapes),
-        ),
-    )
+OPERANDS, ACTIVATIONS, FP8 = "gemm_int8", "gemm_dynamic", "gemm_fp8"
 
 
 def steps_of(name: str) -> tuple[Step, ...]:
-    """The chain of ``gemm_int8`` (quantized operands) or ``gemm_dynamic`` (float activations)."""
-    return {OPERANDS: _operands, ACTIVATIONS: _activations}[name]()
+    """The chain of ``gemm_int8`` and ``gemm_fp8`` (quantized operands) or ``gemm_dynamic`` (float ones)."""
+    return {OPERANDS: operand_steps, ACTIVATIONS: activation_steps, FP8: fp8_steps}[name]()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,23 +64,49 @@ class Found:
         return "right" if self.judged else "not shown"
 
 
+# Fields that show no step alone and may be given for all inputs, though some inputs have them.
+FREE = ("lay", "codes")
+
+
+def held(name: str) -> set[str]:
+    """Names of the fields by which the steps of a chain are told apart."""
+    pairs = (part for step in steps_of(name) for text in step.cases for part in text.split(","))
+    return {part.partition("=")[0] for part in pairs} - set(FREE)
+
+
 def isolate(
-    harness: Harness, fmt: Format, kernel: Kernel, fields: Sequence[str] = (), outs: Sequence[str] = ("fp32",)
+    harness: Harness,
+    fmt: Format,
+    kernel: Kernel,
+    fields: Sequence[str] = (),
+    outs: Sequence[str] = ("fp32",),
+    seconds: float = 60.0,
 ) -> Iterator[Found]:
     """Show each step of the chain to a kernel, in the order of the chain.
 
     Args:
         harness: of a run without oracles; nothing is recorded.
-        fmt: ``gemm_int8`` or ``gemm_dynamic``.
+        fmt: ``gemm_int8``, ``gemm_dynamic`` or ``gemm_fp8``.
         fields: field texts that hold for all cases, such as ``order=w-a``.
         outs: output dtypes, where a step does not need others.
+        seconds: after which a case counts as one that never ends; it is then the last.
     """
     for step in steps_of(fmt.name):
-        judged, unsupported, failures = [], [], []
+        judged: list[Case] = []
+        unsupported: list[str] = []
+        failures: list[Checked] = []
         for out in step.out or outs:
             for text in step.cases:
-                checked = harness.judge(_case(fmt, text, fields, out), kernel)
-                if checked.verdict.kind in NEUTRAL:
+                case = _case(fmt, text, fields, out)
+                with time_limit(seconds) as limit:
+                    checked = harness.judge(case, kernel)
+                if limit.reached:
+                    words = f"the kernel did not answer within {seconds:g} s"
+                    device = str(harness.runtime.device)
+                    checked = Checked(Verdict("CRASH_LAUNCH", case, kernel.name, device, words))
+                    yield Found(step, (*judged, case), tuple(unsupported), (*failures, checked))
+                    return
+                if checked.verdict.kind in (*NEUTRAL, "VACUOUS"):
                     unsupported.append(checked.verdict.summary)
                     continue
                 judged.append(checked.verdict.case)
@@ -252,3 +128,10 @@ def _case(fmt: Format, text: str, fields: Sequence[str], out: str) -> Case:
 def first_wrong(found: Sequence[Found]) -> Found | None:
     """The step to look at: the first of the chain that fails alone."""
     return next((one for one in found if one.failures), None)
+
+
+def forgot(harness: Harness, kernel: Kernel, found: Sequence[Found]) -> Case | None:
+    """A case that was right and no longer is: the kernel's answers depend on what it was asked before."""
+    wrong = {checked.verdict.case.id for one in found for checked in one.failures}
+    right = [case for one in found for case in one.cases if case.id not in wrong]
+    return next((case for case in right[:2] if harness.judge(case, kernel).verdict.failed), None)

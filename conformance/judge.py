@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from conformance.allowed import allowed
 from conformance.bits import is_finite, show
 from conformance.case import Case
 from conformance.compare import Comparison, class_words, compare
@@ -58,8 +59,15 @@ class Judge:
         model = self.fmt.unpack(weight)
         want = round_to(model.values(), dtype)
         steps = model.steps()
+        near = {
+            answer.oracle: allowed(
+                self.fmt.allowance, model, answer.oracle, self.device, answer.bits, want, dtype
+            )
+            for answer in answers
+            if answer.bits is not None
+        }
         oracle_votes = tuple(
-            compare(answer.oracle, answer.bits, want, dtype, steps)
+            compare(answer.oracle, answer.bits, want, dtype, steps, near[answer.oracle])
             for answer in answers
             if answer.bits is not None
         )
@@ -86,9 +94,14 @@ class Judge:
         if want.size == 0:
             return verdict("VACUOUS", "no element was compared")
         ctx = Context(weight, model, dtype)
+        close = allowed(self.fmt.allowance, model, "kernel", self.device, got, want, dtype)
         votes = (
-            *(compare(a.oracle, got, a.bits, dtype, steps) for a in answers if a.bits is not None),
-            compare("spec", got, want, dtype, steps),
+            *(
+                compare(a.oracle, got, a.bits, dtype, steps, _both(close, near[a.oracle]))
+                for a in answers
+                if a.bits is not None
+            ),
+            compare("spec", got, want, dtype, steps, close),
         )
         return _with_reads(
             self._count_votes(votes, oracle_votes, answers, got, want, ctx, verdict), execution
@@ -162,7 +175,7 @@ class Judge:
                 return verdict("ORACLE_FAULT", "; ".join(faults), votes=votes, causes=causes)
             excuses = [f"{vote.reference} is wrong here: {excused[vote.reference]}" for vote in known]
             excuses += [f"{a.oracle} {a.breach}: {a.excused}" for a in breaches]
-            if excuses and spec.exact:
+            if excuses and spec.agrees:
                 return verdict("KNOWN_FAULT", "; ".join(excuses), votes=votes)
             if spec.exact and all(vote.exact for vote in votes):
                 references = " = ".join(vote.reference for vote in votes)
@@ -185,6 +198,11 @@ class Judge:
             for vote in oracle_votes
             if agrees[vote.reference] and not excused.get(vote.reference)
         ]
+        # One that a relaxation lets agree with both sides says nothing of what they differ in.
+        with_spec = {vote.reference for vote in loyal}
+        neither = [name for name in siding if name in with_spec]
+        siding = [name for name in siding if name not in neither]
+        loyal = [vote for vote in loyal if vote.reference not in neither]
         if siding and loyal:
             kind, words = (
                 "SPLIT",
@@ -199,6 +217,8 @@ class Judge:
         else:
             right = "spec" + "".join(f" = {vote.reference}" for vote in loyal)
             words = f"kernel is wrong ({right}): {count}"
+        if neither:
+            words += f"; {', '.join(neither)} says nothing of it, as registered: {self._whys(neither)}"
         return verdict(
             kind,
             words,
@@ -211,10 +231,21 @@ class Judge:
         needed = max(vote.max_ulp for vote in votes)
         if self.gate != "exact":
             return f"within the {self.gate} gate that was asked for; {needed} ULP needed to be exact"
-        whys = [
-            r.why for r in self.fmt.relaxations if any(v.reference == r.oracle and not v.exact for v in votes)
-        ]
-        return f"{needed} ULP, as registered: {'; '.join(whys)}"
+        bounded = [vote for vote in votes if vote.bounded]
+        if bounded and self.fmt.allowance is not None:
+            alike = [vote.reference for vote in reversed(votes) if vote.exact]
+            words = f"kernel = {' = '.join(alike)}; " if alike else ""
+            words += ", ".join(f"{vote.max_abs:.3g} from {vote.reference}" for vote in bounded)
+            return f"{words}, within the proven bound: {self.fmt.allowance.why}"
+        inexact = [vote.reference for vote in votes if not vote.exact]
+        return f"{needed} ULP, as registered: {self._whys(inexact)}"
+
+    def _whys(self, oracles: Sequence[str]) -> str:
+        """Reasons of the relaxations for these oracles, and of the bound, each once."""
+        whys = [r.why for r in self.fmt.relaxations if r.oracle in oracles]
+        if not whys and self.fmt.allowance is not None:
+            whys = [self.fmt.allowance.why]
+        return "; ".join(dict.fromkeys(whys))
 
     def _locate(
         self, mask: np.ndarray, got: np.ndarray, want: np.ndarray, weight: object, dtype: torch.dtype
@@ -232,6 +263,11 @@ class Judge:
                 )
             )
         return tuple(found)
+
+
+def _both(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
+    """Where both of two outputs are right, and so may differ."""
+    return None if one is None or other is None else one & other
 
 
 def _with_reads(verdict: Verdict, execution: Execution) -> Verdict:

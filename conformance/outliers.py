@@ -31,7 +31,7 @@ def look(x: torch.Tensor, rule: Rule = "scale") -> Iterator[str]:
     """Lines about activations [M, K] (float16, bfloat16 or float32) under a rule of ``gemm_quantize``.
 
     Raises:
-        UsageError: another dtype or number of dimensions, or no elements.
+        UsageError: another dtype or number of dimensions, no elements, or no token that is finite.
     """
     if x.ndim != 2 or not x.numel():
         raise UsageError(f"x: expected [M, K] with elements, found shape {list(x.shape)}")
@@ -42,11 +42,16 @@ def look(x: torch.Tensor, rule: Rule = "scale") -> Iterator[str]:
         raise UsageError(str(error)) from error
     values = x.double().numpy()
     bad = ~np.isfinite(values).all(axis=1)
+    if bad.all():
+        raise UsageError(
+            f"x: expected a token without infinity and NaN, found none among {len(bad)}: nothing was measured"
+        )
     yield f"{x.shape[0]} tokens of {x.shape[1]} channels, rule {rule}"
     if bad.any():
         yield f"{int(bad.sum())} tokens have an infinity or NaN and are left out: they are NaN in the product"
     good = values[~bad]
-    if not good.size:
+    if not good.any():
+        yield "all activations are 0: there is nothing to quantize, and a division by their scale gives NaN"
         return
     model = quantized(QuantizeInput(x[torch.from_numpy(~bad)], rule, True))
     codes = model.codes - model.zero[:, None]
@@ -70,11 +75,12 @@ def _codes(codes: np.ndarray, x: np.ndarray, decoded: np.ndarray) -> Iterator[st
     )
     yield f"|code| {shares}"
     yield f"SNR of the quantized activations {_decibel(x, decoded - x):.1f} dB"
-    small = float((size <= SMALL).mean())
+    # Zeros have the code 0 under every scale.
+    small = float((size[x != 0] <= SMALL).mean())
     if small > HALF:
         yield (
-            f"outlier-dominated: {100 * small:.0f} % of the codes are {SMALL} or less in size, since the "
-            f"largest number of each token sets its scale"
+            f"outlier-dominated: {100 * small:.0f} % of the numbers other than 0 have codes of {SMALL} or "
+            f"less in size, since the largest number of each token sets its scale"
         )
 
 

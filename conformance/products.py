@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,31 +10,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from conformance import gemm_bound
+from conformance import fused_nonfinite, gemm_bound
 from conformance.bits import DTYPES, same, show, to_float, ulp_distance
 from conformance.case import Case
 from conformance.compare import Comparison
-from conformance.execute import Breach, crash_kind, one_line
-from conformance.faults import Context
 from conformance.fused import NONFINITE, Probe
-from conformance.fused_calls import Caller
-from conformance.fused_view import view
+from conformance.fused_activations import inputs, tokens_of
+from conformance.fused_causes import causes
+from conformance.fused_guard import Guarded, Stopped
+from conformance.fused_nonfinite import Spoiled
 from conformance.gemm_bound import Accumulation, Bounded
 from conformance.harness import Checked, Failure, Harness
 from conformance.materialize import materialize
-from conformance.randomness import raw_ints
 from conformance.registry import Format
-from conformance.verdict import Cause, Located, Verdict
+from conformance.verdict import Located, Verdict
 from kernels import Unsupported
-from kernels._packed import map_tensors
 from oracles.spec.rounding import round_to
 
-TOKENS = (1, 2, 16, 33, 64)
 SHOWN = 4
-# The largest sum of sizes that activations are scaled to.
-SIZE = 16.0
-# Exponents that leave activations of 11 bits normal numbers, with room for their 2**-10.
-EXPONENTS = {torch.float16: (-4, 14), torch.bfloat16: (-100, 100), torch.float32: (-100, 100)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,28 +39,15 @@ class Batch:
     dtype: torch.dtype
     how: Accumulation
 
-    def beyond(self, w: np.ndarray) -> np.ndarray:
-        """bool [M, N]: outputs further from x @ w than a right product can be."""
-        want = self.against(w)
+    def beyond(self, w: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
+        """bool [M, N]: outputs further from x @ w than a right product can be, for this x or another."""
+        want = gemm_bound.product(self.x if x is None else x, w, self.dtype, self.how)
         with np.errstate(invalid="ignore"):
             near = np.abs(to_float(self.got, self.dtype) - want.exact) <= want.bound
         return ~near & np.isfinite(want.bound)
 
     def against(self, w: np.ndarray) -> Bounded:
         return gemm_bound.product(self.x, w, self.dtype, self.how)
-
-
-def activations(label: str, tokens: int, w: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """x float64 [M, K]: eight bits each, either sign, scaled by a power of two so that the largest
-    sum |x||w| is just under 16 (as near as the dtype lets it). A function of ``label`` and the sizes."""
-    shape = (tokens, w.shape[0])
-    drawn = raw_ints(f"activations/{label}/{tokens}", tokens * w.shape[0], 511) - 255
-    x = drawn.reshape(shape) / 256.0
-    largest = float(np.abs(w).sum(axis=0).max(initial=0.0))
-    if not largest:
-        return x
-    low, high = EXPONENTS[dtype]
-    return x * 2.0 ** min(high, max(low, math.floor(math.log2(SIZE / largest))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,31 +79,44 @@ class Products:
         choices = weights(fmt, weight, dtype)
         if not all(np.isfinite(w).all() for w in choices.values()):
             return plain("UNSUPPORTED", NONFINITE)
-        on_device = map_tensors(weight, lambda _, t: t.clone().to(run.runtime.device))
         how = dataclasses.replace(run.accumulation, truncating=run.runtime.device.type == "cuda")
         run.note("kernel", case, kernel)
-        batches, refusals = [], []
         w = next(iter(choices.values()))
-        for tokens in TOKENS:
-            caller = Caller(probe.function, on_device, dtype, tokens, *w.shape)
-            x = activations(case.id, tokens, w, dtype)
-            try:
-                got = caller.on(x)
-            except Unsupported as refusal:
-                refusals.append(f"M = {tokens}: unsupported: {refusal.reason}")
-                continue
-            except Breach as breach:
-                kind = "INPUT_MUTATED" if breach.mutated else "MISMATCH"
-                return plain(kind, f"wrong result: {breach}", causes=breach.causes)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                kind = "CRASH_COMPILE" if crash_kind(error) == "compile" else "CRASH_LAUNCH"
-                return plain(kind, f"the kernel raised {one_line(error)} at {caller.where}")
-            batches.append(Batch(x, got, dtype, how))
-        if not batches:
-            return plain("UNSUPPORTED", refusals[0].partition("unsupported: ")[2])
-        return Checked(_verdict(fmt, case, weight, kernel.name, device, batches, choices, tuple(refusals)))
+        shape = (w.shape[0], w.shape[1])
+        call = Guarded(probe.function, weight, dtype, run.runtime.device, case["layout"], shape)
+        batches: list[Batch] = []
+        refusals: list[str] = []
+        try:
+            for tokens in tokens_of(case.id):
+                try:
+                    for x in inputs(case.id, tokens, w, dtype):
+                        batches.append(Batch(x, call(x), dtype, how))
+                except Unsupported as refusal:
+                    refusals.append(f"M = {tokens}: unsupported: {refusal.reason}")
+            if not batches:
+                return plain("UNSUPPORTED", refusals[0].partition("unsupported: ")[2])
+            verdict = _verdict(fmt, case, weight, kernel.name, device, batches, choices, tuple(refusals))
+            if verdict.failed:
+                return Checked(verdict)
+            given = [batch.x for batch in _first_of_each(batches, fused_nonfinite.TOKENS)]
+            used = np.logical_and.reduce([w != 0 for w in choices.values()])
+            for bad in fused_nonfinite.spoiled(given, used):
+                try:
+                    batch = Batch(bad.clean, call(bad.x), dtype, how)
+                except Unsupported as refusal:
+                    verdict = dataclasses.replace(
+                        verdict, notes=(*verdict.notes, f"{bad.words}: unsupported: {refusal.reason}")
+                    )
+                    continue
+                failing = _spoiled_verdict(case, kernel.name, device, bad, batch, used, choices)
+                if failing is not None and failing.causes == (fused_nonfinite.SPREAD,):
+                    again = Batch(bad.clean, call(bad.clean), dtype, how)
+                    failing = _repeated_verdict(failing, again, choices) or failing
+                if failing is not None:
+                    return Checked(failing)
+            return Checked(verdict)
+        except Stopped as stopped:
+            return plain(stopped.kind, stopped.summary, causes=stopped.causes)
 
     def check(self, case: Case, **extra: object) -> Verdict:
         """Judge and record one case; raises :class:`Failure` on a failing verdict."""
@@ -187,16 +179,16 @@ def _verdict(
     if not judged.any():
         text = f"no output can be bounded: K = {w.shape[0]} is too large for {how}, or sums overflow"
         return Verdict("UNSUPPORTED", case, kernel, device, text)
-    tokens = ", ".join(str(batch.x.shape[0]) for batch in batches)
+    tokens = _sizes(batches)
     basis = f"weights {name}, M = {tokens}, {how}"
     if wrong.any():
         count = f"{int(wrong.sum())} of {wrong.size} outputs are beyond the bound, would need {ulp} ULP"
         failing = [batch for batch, bad in zip(batches, beyond[name], strict=True) if bad.any()]
-        if len(failing) < len(batches):
-            count += f", all with M = {', '.join(str(len(batch.x)) for batch in failing)}"
+        if _sizes(failing) != _sizes(batches):
+            count += f", all with M = {_sizes(failing)}"
         return Verdict(
             "MISMATCH", case, kernel, device, f"{count} ({basis})",
-            votes=(vote,), notes=notes, elements=got.size, causes=_causes(fmt, weight, failing),
+            votes=(vote,), notes=notes, elements=got.size, causes=causes(fmt, weight, failing, choices),
             located=_located(batches, wants, beyond[name]),
         )  # fmt: skip
     summary = f"{ulp} ULP needed, within the bound of {basis}; {_strength(fmt, weight, batches, wants)}"
@@ -215,23 +207,51 @@ def _strength(fmt: Format, weight: Any, batches: Sequence[Batch], wants: Sequenc
     return share if seen.all() else f"{share}, at the others with one-hot activations alone"
 
 
-def _causes(fmt: Format, weight: Any, batches: Sequence[Batch]) -> tuple[Cause, ...]:
-    """Faults whose weight, rounded or kept in float32, gives every output of the batches within its bound."""
-    found: list[Cause] = []
-    model = fmt.unpack(weight)
-    for dtype in dict.fromkeys((batches[0].dtype, torch.float32)):
-        ctx = Context(weight, model, dtype)
-        for fault in view(fmt).faults:
-            bits = fault.decode(ctx)
-            known = any(cause.name == fault.name for cause in found)
-            if known or bits is None or bits.shape != tuple(weight.output_shape):
-                continue
-            w = to_float(bits.T if fmt.inner == 1 else bits, dtype)
-            if np.isfinite(w).all() and not any(batch.beyond(w).any() for batch in batches):
-                text = f"{fault.arithmetic} (every output is within the bound of this weight's product)"
-                found.append(Cause(fault.name, text, fault.effect, fault.fix, fault.links))
-    text = "cause unknown; the tests with one-hot activations show the weight itself"
-    return tuple(found) or (Cause("unknown", text),)
+def _sizes(batches: Sequence[Batch]) -> str:
+    return ", ".join(dict.fromkeys(str(len(batch.x)) for batch in batches))
+
+
+def _first_of_each(batches: Sequence[Batch], sizes: Sequence[int]) -> list[Batch]:
+    """The first product of each of so many tokens, as far as there is one."""
+    found: dict[int, Batch] = {}
+    for batch in batches:
+        found.setdefault(len(batch.x), batch)
+    return [found[size] for size in sizes if size in found]
+
+
+def _spoiled_verdict(
+    case: Case,
+    kernel: str,
+    device: str,
+    bad: Spoiled,
+    batch: Batch,
+    used: np.ndarray,
+    choices: dict[str, np.ndarray],
+) -> Verdict | None:
+    """The verdict of a product whose x is not finite, or None if it is right."""
+    lost = bad.lost(to_float(batch.got, batch.dtype), used)
+    if lost.any():
+        text = f"{int(lost.sum())} outputs are finite though x is not ({bad.words})"
+        return Verdict("NONFINITE_CLASS", case, kernel, device, text, causes=(fused_nonfinite.LOST,))
+    others = bad.others()[:, None]
+    beyond = min((batch.beyond(w) & others for w in choices.values()), key=lambda wrong: int(wrong.sum()))
+    if not beyond.any():
+        return None
+    text = f"{int(beyond.sum())} outputs of tokens that are finite are beyond the bound ({bad.words})"
+    kind = "MISMATCH" if np.isfinite(to_float(batch.got, batch.dtype)[beyond]).all() else "NONFINITE_CLASS"
+    return Verdict(kind, case, kernel, device, text, causes=(fused_nonfinite.SPREAD,))
+
+
+def _repeated_verdict(spread: Verdict, again: Batch, choices: dict[str, np.ndarray]) -> Verdict | None:
+    """The verdict in place of ``spread`` if a finite x, which was right at first, is wrong now; or None."""
+    beyond = min((again.beyond(w) for w in choices.values()), key=lambda wrong: int(wrong.sum()))
+    if not beyond.any():
+        return None
+    text = (
+        f"{int(beyond.sum())} of {beyond.size} outputs are beyond the bound when the function is called "
+        f"again with M = {len(again.x)}; the first call was right"
+    )
+    return dataclasses.replace(spread, kind="MISMATCH", summary=text, causes=(fused_nonfinite.AGAIN,))
 
 
 def _located(

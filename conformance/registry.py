@@ -51,6 +51,28 @@ class Relaxation:
 
 
 @dataclasses.dataclass(frozen=True)
+class Reach:
+    """Where right outputs lie before they are rounded to the output dtype: within ``error`` of ``value``,
+    float64 both. 0: the exact model's bits are the right ones; inf: nothing is said."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Allowance:
+    """A comparison by a proven bound where the format does not prescribe every rounding.
+
+    Attributes:
+        reach: of a model, for ``kernel`` or an oracle's name, on a device's type (``cpu``, ``cuda``).
+        why: the rounding step that causes it.
+    """
+
+    reach: Callable[[Any, str, str], Reach]
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Packing:
     """Result of the pack route: the packed weight, the floats it came from, and how far the
     decoded values may be from them (``bound`` float64, argued by ``why``)."""
@@ -84,12 +106,14 @@ class Format:
             makes a small case one program of the interpreter.
         faults: wrong decoders that a mismatch is compared with.
         relaxations: comparisons looser than exact, each with its reason.
+        allowance: how far outputs may be from the exact model's by a proven bound; None: not at all.
         pack_dims: dimensions drawn otherwise on the pack route, where upstream's packer limits
             what its input may be.
         tile_cases: field texts of cases for the edges of tiles.
         large: field texts of cases with more rows, groups or blocks than the drawn ones have.
         zero_size: field texts of cases without elements.
         nonfinite: field texts of cases with inf or NaN scales.
+        record_all: whether all kinds of cases are recorded, or each choice alone, to keep the set small.
         facts: names about a weight for the conditions of the known-faults file, beyond its case's.
         axes: integer labels of the output's shape that say where an element belongs, what shares a
             scale or table first (``group``, ``block``), then ``slot``, its place in the packed word;
@@ -113,6 +137,7 @@ class Format:
     tiles: Mapping[str, Mapping[str, int]]
     faults: tuple[Fault, ...] = ()
     relaxations: tuple[Relaxation, ...] = ()
+    allowance: Allowance | None = None
     real_variants: tuple[Mapping[str, Any], ...] = ()
     real_step: int = 1
     pack_dims: tuple[Dim, ...] = ()
@@ -120,6 +145,7 @@ class Format:
     large: tuple[str, ...] = ()
     zero_size: tuple[str, ...] = ()
     nonfinite: tuple[str, ...] = ()
+    record_all: bool = True
     facts: Callable[[Any], Mapping[str, Any]] | None = None
     axes: Callable[[Any], Mapping[str, np.ndarray]] | None = None
     inner: int | None = None

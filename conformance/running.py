@@ -11,7 +11,7 @@ import torch
 from conformance import device_loss
 from conformance.case import Case
 from conformance.harness import Failure, Harness
-from conformance.verdict import NEUTRAL
+from conformance.verdict import NEUTRAL, Verdict
 
 
 class Tally:
@@ -62,20 +62,58 @@ def run_each(harness: Harness, test: str, cases: Iterable[Case]) -> None:
     tally.finish()
 
 
-def run_drawn(harness: Harness, test: str, strategy: Any, kernel: str = "") -> None:
-    """Judge cases that Hypothesis draws, and shrink the first failing one. Failures are remembered
-    by test and ``kernel``: those of one kernel are not replayed against another."""
+def alike(verdict: Verdict) -> tuple[str, bool]:
+    """What failures have in common that may stand for each other: wrong values of any class, or the
+    verdict's kind; and whether signs of zeros are all that is wrong."""
+    values = verdict.kind in ("MISMATCH", "NONFINITE_CLASS")
+    return "values" if values else verdict.kind, verdict.signs_alone
+
+
+def run_drawn(
+    harness: Harness, test: str, strategy: Any, kernel: str = "", *, also: Case | None = None
+) -> None:
+    """Judge cases that Hypothesis draws, and shrink the first failing one; then ``also``. Failures are
+    remembered by test and ``kernel``: those of one kernel are not replayed against another.
+
+    Shrinking keeps to failures like the first; the others are recorded and not raised. The wrong sign of
+    a zero alone is the first only where nothing else fails.
+    """
+    tally = Tally(harness, test)
+    if _drawn(tally, strategy, kernel, signs=False):
+        _drawn(tally, strategy, kernel, signs=True)
+    if also is not None:
+        tally.check(also)
+    tally.finish()
+
+
+def _drawn(tally: Tally, strategy: Any, kernel: str, *, signs: bool) -> bool:
+    """Raise the first failure, shrunk; one in the sign of zeros alone only with ``signs``. Returns whether
+    there was one of these instead."""
     from hypothesis import core, given
 
-    tally = Tally(harness, test)
+    raised: dict[Case, Failure] = {}
+    passed_over = False
 
     @given(strategy)
     def judge(case: Case) -> None:
-        tally.check(case)
+        nonlocal passed_over
+        try:
+            tally.check(case)
+        except Failure as failure:
+            # Hypothesis shrinks to whatever is raised, so to the sign of a zero too, which needs less of a
+            # case than a wrong value. What was raised once is raised again, however it differs.
+            verdict = failure.checked.verdict
+            if not raised and verdict.signs_alone and not signs:
+                passed_over = True
+                return
+            first = next(iter(raised.values()), failure)
+            if case in raised or alike(verdict) == alike(first.checked.verdict):
+                raised[case] = failure
+                raise
 
     # Hypothesis starts every test of a seeded run from that one seed, so that all of them would
     # draw alike, and remembers no failure of it: give this test a seed and a key of its own.
-    judge._hypothesis_internal_use_seed = f"{core.global_force_seed}/{test}"  # type: ignore[attr-defined]
-    judge._hypothesis_internal_database_key = f"{test}/{kernel}".encode()  # type: ignore[attr-defined]
+    judge._hypothesis_internal_use_seed = f"{core.global_force_seed}/{tally.test}"  # type: ignore[attr-defined]
+    judge._hypothesis_internal_database_key = f"{tally.test}/{kernel}".encode()  # type: ignore[attr-defined]
     judge()
-    tally.finish()
+    return passed_over

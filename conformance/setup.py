@@ -13,9 +13,9 @@ import torch
 from conformance import interpreter, known_faults, realmodel
 from conformance.errors import UsageError
 from conformance.fused import MANY, SAMPLED, SIGN_OF_ZERO, about
+from conformance.fused_activations import TOKENS
 from conformance.gemm_bound import FLOAT32, Accumulation
 from conformance.harness import Harness
-from conformance.products import TOKENS
 from conformance.profiles import PROFILES, REAL_EVERY
 from conformance.registry import FUSED, Format, Kernel, builtin_kernel, formats, parse_case, user_kernel
 from conformance.results import ResultWriter, Summary
@@ -182,8 +182,8 @@ def _fused_lines(harness: Harness, name: str, path: str) -> list[str]:
     return [
         f"conformance fused: {name} = {path}, {about(harness.formats[name])}; one-hot x with M = 1 "
         f"({SAMPLED} rows of a weight, more once one is wrong) and M = {MANY} (all rows)",
-        f"conformance fused: random x with M = {', '.join(map(str, TOKENS))}, within the bound of "
-        f"{harness.accumulation}",
+        f"conformance fused: random x with M = {', '.join(map(str, TOKENS))} and one more for each case, "
+        f"within the bound of {harness.accumulation}",
         f"conformance fused: {SIGN_OF_ZERO}",
     ]
 

@@ -31,6 +31,7 @@ from conformance.given_output import not_plain
 from conformance.harness import Checked, Harness
 from conformance.investigate import look_into
 from conformance.judge import Judge
+from conformance.product_case import product_fields
 from conformance.registry import Format, find_format
 from conformance.runtime import Runtime
 from conformance.verdict import Cause, Verdict
@@ -105,7 +106,7 @@ def diagnose(
 def case_for(fmt: Format, weight: Any, out: str) -> Case:
     """A case with the weight's sizes and conventions. The tensors are the weight's, not the case's."""
     harness = Harness(Runtime(torch.device("cpu"), True), {fmt.name: fmt}, {})
-    case = case_of(harness, _reading(fmt, weight), weight, out)
+    case = case_of(harness, _reading(fmt, weight), weight, out).replace(**product_fields(fmt, weight))
     if not hasattr(weight, "granularity"):
         return case
     per = {"channel": "row" if weight.axis == 0 else "column"}.get(weight.granularity, weight.granularity)

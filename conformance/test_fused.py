@@ -7,7 +7,7 @@ from conformance.strategies import cases
 
 
 def test_products(harness, fused_fmt, out, request):
-    """y = x W within the proven bound, for one token to 64."""
+    """y = x W within the proven bound, for one token to 128 and more."""
     kernel = harness.kernels[fused_fmt.name].name
     drawn = cases(fused_fmt, out=out, route="words")
     run_drawn(Products(harness), request.node.name, drawn, kernel)

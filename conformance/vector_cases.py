@@ -23,8 +23,13 @@ PAIRS = (("bits", "zeros"), ("per", "zero"), ("codes", "zero"), ("codes", "azero
 SHOWN_WITH: dict[str, dict[str, Any]] = {
     "zp": {"zero": "same"},
     "azp": {"azero": "tensor"},
+    "bvals": {"bias": "fp32"},
     "vals": {"sparse": Pattern("few", 1)},
 }
+# Patterns that are recorded each alone, which takes less room than the edge cases that have them.
+ALONE = ("bvals",)
+# Patterns whose values another one of the dimension, `mixed`, has among its own.
+COVERED = {"bvals": ("negzero", "tiny", "huge")}
 # Small enough for the interpreter, with two groups; the first that a format can have.
 SMALL: tuple[dict[str, int], ...] = ({"K": 32, "g": 16}, {"g": 16}, {})
 DRAWN = 8
@@ -34,7 +39,8 @@ LIMIT = 2048
 def curated(fmt: Format) -> list[tuple[Case, str]]:
     """Cases to record with what each is there for (BASIC, DRAWN, PATTERN or nothing), each once."""
     found: dict[str, tuple[Case, str]] = {}
-    for case, flag in itertools.chain(_basic(fmt), _edges(fmt), _patterns(fmt), _drawn(fmt), _packed(fmt)):
+    kinds = (_basic, _edges, _patterns, _drawn, _packed) if fmt.record_all else (_basic,)
+    for case, flag in itertools.chain.from_iterable(kind(fmt) for kind in kinds):
         found.setdefault(case.id, (case, flag))
     return list(found.values())
 
@@ -72,11 +78,11 @@ def _basic(fmt: Format) -> Iterator[tuple[Case, str]]:
 def _edges(fmt: Format) -> Iterator[tuple[Case, str]]:
     """Edges of tiles, and what is not finite."""
     for text in fmt.tile_cases:
-        if not any(f"{name}=" in text for name in SOURCES):
+        if not any(f"{name}=" in text for name in (*SOURCES, *ALONE)):
             yield fmt.parse(text).replace(tile="small"), ""
     for text in fmt.nonfinite:
         case = fmt.parse(text)
-        if (_elements(fmt, case) or 0) <= LIMIT:
+        if (_elements(fmt, case) or 0) <= LIMIT and not any(f"{name}=" in text for name in ALONE):
             yield case, ""
 
 
@@ -88,6 +94,8 @@ def _patterns(fmt: Format) -> Iterator[tuple[Case, str]]:
             needs = {k: v for k, v in SHOWN_WITH.get(dim.name, {}).items() if k in known}
             base = _base(fmt).replace(**needs)
             for name, numbered in dim.known.items():
+                if name in COVERED.get(dim.name, ()):
+                    continue
                 yield base.replace(**{dim.name: Pattern(name, 1 if numbered else None)}), "PATTERN"
 
 

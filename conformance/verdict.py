@@ -93,8 +93,16 @@ class Verdict:
         return self.kind in FAILING
 
     @property
+    def signs_alone(self) -> bool:
+        """Whether the kernel differs from the spec model in the sign of zeros and in nothing else."""
+        spec = self.votes[-1] if self.votes else None
+        return spec is not None and not spec.agrees and not spec.classes and not spec.max_ulp
+
+    @property
     def label(self) -> str:
-        """Kind as printed; WITHIN carries the ULPs it needed."""
+        """Kind as printed; WITHIN carries the ULPs it needed, or that it is by a proven bound."""
+        if any(vote.bounded for vote in self.votes) and self.kind == "WITHIN":
+            return "WITHIN(bound)"
         if self.kind == "WITHIN":
             return f"WITHIN({max(vote.max_ulp for vote in self.votes)} ulp)"
         return self.kind

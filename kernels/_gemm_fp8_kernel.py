@@ -17,14 +17,15 @@ BLOCKS = tl.constexpr(2)
 
 @triton.jit
 def decoded(code):
-    """float32 of e4m3fn bytes, exact, in integer arithmetic."""
+    """float32 of e4m3fn bytes, exact and with the sign of a zero, in integer arithmetic."""
     code = code.to(tl.int32)
     size = code & 127
+    small = (size.to(tl.float32) * 0.001953125).to(tl.int32, bitcast=True)
     # Exponents of e4m3 have bias 7, those of float32 127.
-    normal = ((size << 20) + (120 << 23)).to(tl.float32, bitcast=True)
-    value = tl.where(size < 8, size.to(tl.float32) * 0.001953125, normal)
-    value = tl.where(size == 127, float("nan"), value)
-    return tl.where(code >= 128, -value, value)
+    bits = tl.where(size < 8, small, (size << 20) + (120 << 23))
+    bits = tl.where(size == 127, 0x7FC00000, bits)
+    # A negation would make +0 of -0 (0 - x).
+    return (bits | ((code >> 7) << 31)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -80,14 +81,15 @@ def _gemm_fp8_kernel(
                 b + k[:, None] + col[None, :] * n_inner, mask=inside[:, None] & in_cols[None, :], other=0
             )
             if NATIVE:
-                # Hopper's fp8 tensor cores keep about 14 bits of a sum. With 0 no sum stays in them: the
-                # result of each instruction is added in float32
-                # (https://github.com/triton-lang/triton/blob/main/third_party/nvidia/lib/TritonNVIDIAGPUToLLVM/DotOpToLLVM/WGMMA.cpp).
+                # Hopper's fp8 tensor cores keep about 14 bits of a sum. 32 lets one instruction of 32
+                # products stay in them and adds its result in float32; with less the compiler takes
+                # float16 tensor cores instead
+                # (https://github.com/triton-lang/triton/blob/main/lib/Analysis/Utility.cpp, supportMMA).
                 part = tl.dot(
                     x.to(tl.float8e4nv, bitcast=True),
                     y.to(tl.float8e4nv, bitcast=True),
                     part,
-                    max_num_imprecise_acc=0,
+                    max_num_imprecise_acc=32,
                 )
             else:
                 # The interpreter reads NaN codes as 480 (releases up to 3.9).

@@ -261,9 +261,9 @@ def launch(weight: AWQQuadsWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
     return {
         # Where each code looks up its own group, four rows of them take too many registers.
-        "rows": 4 if weight.group_rows % 8 == 0 else 1,
-        "eighths": 128 if dtype is torch.float32 else 64,
-        "num_warps": 4 if dtype is torch.float32 else 1,
+        "rows": 4 if weight.group_rows % 8 == 0 and dtype is not torch.float32 else 1,
+        "eighths": 128,
+        "num_warps": 1 if dtype is torch.float32 else 2,
     }
 
 

@@ -204,9 +204,11 @@ def _has_full_rows(weight: SqueezeLLMWeight) -> bool:
 
 def launch(weight: SqueezeLLMWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
-    packed_rows = 2 if weight.bits == 3 else 8
     if GATHERS and not _has_full_rows(weight):
-        return {"gather": 1, "packed_rows": packed_rows, "down": 0, "cols": 128, "num_warps": 4}
+        if weight.bits == 3:
+            return {"gather": 1, "packed_rows": 1, "down": 0, "cols": 128, "num_warps": 2}
+        return {"gather": 1, "packed_rows": 8, "down": 0, "cols": 128, "num_warps": 4}
+    packed_rows = 2 if weight.bits == 3 else 8
     # Every output is a lookup in its column's table. A thread has few columns, so that the tables a
     # warp reads at once lie in few cache lines, and a program many rows, for which they stay there.
     return {"gather": 0, "packed_rows": packed_rows, "down": 0, "cols": 64, "num_warps": 2}

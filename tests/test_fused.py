@@ -9,10 +9,11 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.fused import MANY, SAMPLED, Probe, fused_kernel, sampled
+from conformance.fused_activations import tokens_of
 from conformance.fused_view import settle, view
 from conformance.harness import Checked, Harness
 from conformance.investigate import investigate
-from conformance.products import TOKENS, Products
+from conformance.products import Products
 from conformance.registry import FUSED, Kernel, parse_case
 from conformance.replay import replay
 from conformance.report import report
@@ -138,7 +139,7 @@ def test_the_wrong_path_is_named(when, words):
     assert names(checked)[0] == "nibble-swap"
     product = Products(harness("nf4", gemm)).judge(parse_case("nf4:shape=9x30")).verdict
     assert product.kind == "MISMATCH"
-    wrong = ", ".join(str(tokens) for tokens in TOKENS if when(tokens))
+    wrong = ", ".join(str(tokens) for tokens in tokens_of("nf4:shape=9x30") if when(tokens))
     assert f"all with M = {wrong}" in product.summary
 
 
@@ -296,3 +297,14 @@ def test_a_bundle_replays(tmp_path):
     assert path is not None
     assert replay(path, "cpu", f"{FUSED}tests.fused_kernels:nf4_swapped") == 1
     assert replay(path, "cpu", f"{FUSED}tests.fused_kernels:nf4") == 0
+
+
+def test_tokens_that_are_never_written_are_no_bias():
+    def gemm(x, weight):
+        y = planted.nf4(x, weight)
+        y[32:] = 3.0
+        return y
+
+    verdict = judge("nf4", gemm, "nf4:shape=4x64").verdict
+    assert "path wrong (from token 32 of x on)" in verdict.summary
+    assert "bias-added" not in [cause.name for cause in verdict.causes]

@@ -128,4 +128,5 @@ def test_bitsandbytes_fused_weight_on_a_gpu(path, shape, out, cause):
     assert [found.name for found in checked.verdict.causes] == [cause]
     assert Products(run).judge(case).verdict.kind == "MISMATCH"
     allowed = harness("nf4", path, GPU, rounded_terms=True)
-    assert Products(allowed).judge(case).verdict.kind == "WITHIN"
+    # The rounding of the products is allowed, so that the weight alone explains the rest.
+    assert [found.name for found in Products(allowed).judge(case).verdict.causes] == [cause]

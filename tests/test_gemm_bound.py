@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from conformance import gemm_bound
 from conformance.bits import to_float
+from conformance.fused_activations import activations
 from conformance.gemm_bound import FLOAT32, TRUNCATING, UNIT, Accumulation, gamma, product, visible
-from conformance.products import activations
 from oracles.spec.rounding import round_to
 from tests.harness_runs import FORMATS
 
@@ -140,6 +141,54 @@ def test_cut_off_sums_are_in_the_bound_of_matrix_units():
     right = product(x, w, torch.float32, Accumulation(truncating=True))
     assert (np.abs(total - right.exact) <= right.bound).all()
     assert 4 * UNIT[torch.float32] == TRUNCATING
+
+
+def scaled_later(place: str, x: np.ndarray, c: np.ndarray, s: np.ndarray, order: Callable) -> np.ndarray:
+    """float32 products of x [M, K], codes [K, N] and two factors [2, N], scaled at some place."""
+    x, c, s = x.astype(np.float32), c.astype(np.float32), s.astype(np.float32)
+    terms = x.T[:, :, None] * c[:, None, :]
+    if place == "term":
+        return order(terms * s[0] * s[1])
+    if place == "sum":
+        return order(terms) * s[0] * s[1]
+    return order(terms * s[0]) * s[1]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("place", ["term", "sum", "both"])
+@pytest.mark.parametrize("n_inner", [1, 2, 33])
+@pytest.mark.parametrize("size", [1.0, 2.0**-70])
+def test_a_scale_that_is_applied_later_is_in_the_bound(order, place, n_inner, size, monkeypatch):
+    """Subnormal weights included; without the allowance some output of few terms is beyond the bound."""
+    beyond = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        x = rounded(random.standard_normal((3, n_inner)), torch.float32)
+        c = random.integers(-127, 128, (n_inner, 4)).astype(np.float64)
+        s = rounded(random.random((2, 4)) * size, torch.float32)
+        w = (c.astype(np.float32) * s[0].astype(np.float32) * s[1].astype(np.float32)).astype(np.float64)
+        got = scaled_later(place, x, c, s, order).astype(np.float64)
+        with monkeypatch.context() as without:
+            right = product(x, w, torch.float32)
+            without.setattr(gemm_bound, "SCALINGS", 0)
+            beyond += int((np.abs(got - right.exact) > product(x, w, torch.float32).bound).sum())
+        assert (np.abs(got - right.exact) <= right.bound).all()
+    if n_inner < 3 and size == 1:
+        assert beyond
+
+
+@pytest.mark.parametrize("truncating", [False, True])
+def test_terms_of_zero_cost_nothing(truncating):
+    x, w = drawn(4, 4096, torch.float32)
+    sparse = np.zeros_like(x)
+    places = (5, 1000, 4095)
+    for token, k in enumerate(places):
+        sparse[token, k] = x[token, k]
+    bound = product(sparse, w, torch.float32, Accumulation(truncating=truncating)).bound
+    for token, k in enumerate(places):
+        single = product(x[token : token + 1, k : k + 1], w[k : k + 1], torch.float32)
+        assert (single.bound <= bound[token]).all()
+        assert (bound[token] < (9 if truncating else 1.01) * single.bound[0]).all()
 
 
 @pytest.mark.parametrize("scale", [2.0**-130, 2.0**-140])

@@ -10,10 +10,11 @@ import torch
 
 from conformance.bits import DTYPES, same, to_bits, to_float
 from conformance.faults import Context
+from conformance.known_faults import load
 from conformance.materialize import materialize
 from oracles.base import Declined
 from oracles.spec.rounding import round_to
-from tests.harness_runs import CPU, FORMATS, drawn
+from tests.harness_runs import CPU, FORMATS, drawn, harness
 
 NAMES = ("gemm_quantize", "gemm_accumulate", "gemm_epilogue", "gemm_int8", "gemm_dynamic")
 ORACLES = [
@@ -35,12 +36,14 @@ def answer(oracle, weight, out: str) -> np.ndarray:
 
 @pytest.mark.parametrize(("name", "oracle"), ORACLES)
 def test_upstream_equals_the_spec_or_declines(name, oracle):
-    """On the suite's own cases; but for bitsandbytes' constant, which is the fault of that name."""
+    """On the suite's own cases; but for bitsandbytes' constant, which is the fault of that name, and
+    oneDNN's subnormal bfloat16."""
     need(oracle)
+    run = harness(known=load())
     fmt, answered = FORMATS[name], 0
     constant = {fault.name: fault for fault in fmt.faults}.get("absmax-constant-6.200124e-05")
     for out in DTYPES:
-        for case in drawn(name, 200, out=out):
+        for case in drawn(name, 300, out=out):
             weight, _ = materialize(fmt, case)
             try:
                 got = answer(oracle, weight, out)
@@ -56,7 +59,8 @@ def test_upstream_equals_the_spec_or_declines(name, oracle):
             alike = same(got, want, DTYPES[out])
             if any(r.oracle == oracle.name and r.ulp == 0 for r in fmt.relaxations):
                 alike |= (to_float(got, DTYPES[out]) == 0) & (to_float(want, DTYPES[out]) == 0)
-            assert alike.all(), case.id
+            excused = run.excuse(oracle, case, got, want, DTYPES[out])
+            assert alike.all() or excused == "onednn-bf16-subnormal", case.id
     assert answered >= 8
 
 

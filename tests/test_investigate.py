@@ -94,7 +94,7 @@ def test_a_cause_that_fits_the_first_case_alone_is_not_named():
     assert "does not hold on" in verdict.apart
 
 
-def test_a_fault_under_one_condition_says_where_the_kernel_is_right():
+def test_a_cause_that_an_input_of_its_kind_refutes_is_not_named():
     swapped = wrong(swap=True)
 
     def kernel(weight, *, dtype, out=None):
@@ -102,8 +102,10 @@ def test_a_fault_under_one_condition_says_where_the_kernel_is_right():
         return values if out is None else out.copy_(values)
 
     verdict = looked_into(kernel, "nf4:shape=1x5,out=fp32")
-    assert verdict.causes[0].name == "nibble-swap"
+    assert [cause.name for cause in verdict.causes] == ["unknown"]
+    assert "fits this case alone: nibble-swap" in verdict.causes[0].text
     assert "the kernel is right on" in verdict.apart
+    assert "where this would show" in verdict.apart
 
 
 def test_what_no_fault_explains_stays_unknown():

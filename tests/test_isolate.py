@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -105,10 +106,124 @@ def test_the_command_names_step_and_cause_in_25_lines(tmp_path):
     assert {step["step"]: step["state"] for step in record["steps"]}["accumulation"] == "right"
 
 
+def written(path, body):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        "import os\nimport time\n\nimport torch\n\nfrom tests.black_boxes import gemm\n\n\n"
+        f"def mine(w, *, dtype, out=None):\n    {body}\n",
+        encoding="utf-8",
+    )
+    return f"{path}:mine"
+
+
 def test_wrong_usage_of_the_command(tmp_path):
     assert "expected a field of gemm_int8" in run("--set", "nothing=1").stderr
     assert run("--gemm", "nothing:here").returncode == 2
-    assert "expected a file to write" in run("--json", str(tmp_path)).stderr
+    empty = run("--gemm", "")
+    assert (empty.returncode, empty.stdout) == (2, "")
+    assert "--json: expected a file that can be written" in run("--json", str(tmp_path)).stderr
+
+
+@pytest.mark.parametrize("field", ["K=64", "a=random(1)", "bias=fp16", "scales=one", "aper=token", "M=0"])
+def test_a_field_that_shows_a_step_is_not_given(field):
+    done = run("--set", field)
+    assert done.returncode == 2
+    assert "--set: expected a field that no step is shown by (" in done.stderr
+    assert f"found {field!r}" in done.stderr
+
+
+def test_the_kernel_is_not_overwritten(tmp_path):
+    kernel = written(tmp_path / "mine.py", "return gemm(w, dtype=dtype, out=out)")
+    before = (tmp_path / "mine.py").read_text()
+    done = run("--gemm", kernel, "--json", str(tmp_path / "mine.py"), "--force")
+    assert done.returncode == 2
+    assert "expected another file than the input" in done.stderr
+    (tmp_path / "found.json").write_text("mine")
+    assert "expected no file yet" in run("--gemm", kernel, "--json", str(tmp_path / "found.json")).stderr
+    assert (tmp_path / "mine.py").read_text() == before
+    assert (tmp_path / "found.json").read_text() == "mine"
+
+
+def test_a_kernel_that_ends_the_process_is_no_pass(tmp_path):
+    done = run("--gemm", written(tmp_path / "mine.py", "os._exit(0)"))
+    assert done.returncode == 1
+    assert "os._exit(0), which would have ended the run" in done.stdout
+
+
+def test_a_kernel_that_never_ends(tmp_path):
+    done = run("--gemm", written(tmp_path / "mine.py", "time.sleep(1000)"), "--timeout", "2")
+    assert done.returncode == 1
+    assert "the kernel did not answer within 2 s" in done.stdout
+
+
+def test_an_exception_without_a_text(tmp_path):
+    body = "raise type('Bad', (Exception,), {'__str__': lambda self: 1 / 0})()"
+    done = run("--gemm", written(tmp_path / "mine.py", body))
+    assert done.returncode == 1
+    assert "Bad: (without a text: ZeroDivisionError in its __str__)" in done.stdout
+    assert len(done.stdout.splitlines()) <= 25
+
+
+def test_the_rerun_of_a_path_with_a_blank(tmp_path):
+    done = run(
+        "--gemm", written(tmp_path / "a b" / "mine.py", "return gemm(w, dtype=dtype, out=out, sign=1)")
+    )
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("rerun"))
+    words = shlex.split(line.removeprefix("rerun"))
+    assert words[words.index("--kernel") + 1] == f"gemm_int8={tmp_path / 'a b' / 'mine.py'}:mine"
+    assert words[-2:] == ["--device", "cpu"]
+
+
+def test_json_on_the_standard_output():
+    record = json.loads(run("--json", "-").stdout)
+    assert record["first_wrong"] is None
+    assert record["steps"][0]["judged"] > 30
+
+
+def test_float32_accumulation_is_seen():
+    def in_float32(w, *, dtype, out=None):
+        b = (w.b if w.b_layout == "NK" else w.b.t()).float()
+        sums = torch.zeros(w.a.shape[0], b.shape[0])
+        for k in range(b.shape[1]):
+            sums += w.a[:, k : k + 1].float() * b[:, k]
+        return gemm(w, dtype=dtype, out=out, wrap=lambda acc: sums.long())
+
+    assert first_wrong(found_by(in_float32)).step.name == "accumulation"
+
+
+@pytest.mark.parametrize("large", [{"M": 24}, {"M": 48}, {"N": 300}, {"K": 512}, {"K": 4096}], ids=str)
+def test_faults_of_larger_sizes_are_seen(large):
+    def wrong(w, *, dtype, out=None):
+        y = gemm(w, dtype=dtype, out=out)
+        ((name, size),) = large.items()
+        return y.zero_() if {"M": w.a.shape[0], "N": w.n_cols, "K": w.a.shape[1]}[name] == size else y
+
+    assert first_wrong(found_by(wrong)).step.name == "accumulation"
+
+
+def test_a_kernel_that_changes_its_mind(tmp_path):
+    body = "calls.append(1); y = gemm(w, dtype=dtype, out=out); return y.neg_() if len(calls) > 50 else y"
+    kernel = written(tmp_path / "mine.py", body)
+    source = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(source.replace("def mine", "calls = []\n\n\ndef mine"))
+    done = run("--gemm", kernel)
+    assert done.returncode == 1
+    assert "was right before and is wrong now: answers depend on earlier calls" in done.stdout
+    again = run("--gemm", written(tmp_path / "other.py", "return gemm(w, dtype=dtype, out=out, sign=1)"))
+    assert again.returncode == 1
+    assert "was right before" not in again.stdout
+
+
+def test_a_kernel_that_cannot_be_called(tmp_path):
+    done = run("--gemm", written(tmp_path / "mine.py", "return None"))
+    assert done.returncode == 1
+    assert "no case had an answer, so no step was shown" in done.stdout
+    assert "first wrong step" not in done.stdout
+
+
+def test_the_last_line_names_the_same_kernel(tmp_path):
+    kernel = written(tmp_path / "mine.py", "return gemm(w, dtype=dtype, out=out)")
+    assert f"pytest conformance -k gemm_int8 --kernel gemm_int8={kernel}" in run("--gemm", kernel).stdout
 
 
 # --- activations that no kernel can quantize well -------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernels._gather import GATHERS
 from kernels._packed import map_tensors
 from kernels.squeezellm import SqueezeLLMWeight, dequantize
 from tests.kernel_weights import DEVICE, DTYPES, same_bits
@@ -297,11 +298,21 @@ def test_one_channel_in_two_full_rows():
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("packed_rows", 0), ("packed_rows", 3), ("cols", 24), ("entries", 3), ("entries", 0), ("num_warps", 3)]
+    ("option", "value"),
+    [("packed_rows", 0), ("cols", 24), ("entries", 3), ("entries", 0), ("num_warps", 3)],
 )
 def test_tile_sizes_that_cannot_be_launched(option: str, value: int):
     with pytest.raises(ValueError, match=rf"^{option}: expected .*, found {value}$"):
         dequantize(make(), dtype=torch.float16, **{option: value})
+
+
+@pytest.mark.skipif(not GATHERS, reason="this Triton has no gather that compiles")
+def test_rows_that_are_decoded_at_once_are_a_power_of_two():
+    dense = dataclasses.replace(make(), full_rows=None, full_row_indices=None)
+    with pytest.raises(ValueError, match=r"^packed_rows: expected a power of two, found 3$"):
+        dequantize(dense, dtype=torch.float16, packed_rows=3)
+    one_by_one = dequantize(dense, dtype=torch.float16, packed_rows=3, gather=0)
+    assert torch.equal(one_by_one, dequantize(dense, dtype=torch.float16))
 
 
 def test_another_packed_type_is_refused():

@@ -89,6 +89,17 @@ CASES: dict[str, Sizes] = {
         tuple(f"M=64,K=1024,rule={rule}" for rule in ("scale", "full", "absmax", "minmax", "minmax-u8")),
         ("M=5,K=33,rule=minmax",),
     ),
+    "gemm_fp8": Sizes(
+        (
+            "M=64,N=128,K=256",
+            "M=64,N=128,K=256,aper=block,wper=block",
+            "M=64,N=128,K=256,wper=block,bias=fp16,order=w-a",
+        ),
+        ("M=5,N=33,K=31", "M=5,N=130,K=129,aper=block,wper=block"),
+    ),
+    "gemm_cast_fp8": Sizes(
+        tuple(f"M=64,K=1024,per={per}" for per in ("token", "block", "tensor")), ("M=5,K=133,per=block",)
+    ),
     "gemm_dynamic": Sizes(("M=64,N=128,K=64,rule=scale", "M=64,N=128,K=64,rule=minmax"), ("M=5,N=33,K=65",)),
 }
 

@@ -21,8 +21,10 @@ from kernels import (
     blockwise8,
     fp4,
     gemm_accumulate,
+    gemm_cast_fp8,
     gemm_dynamic,
     gemm_epilogue,
+    gemm_fp8,
     gemm_int8,
     gemm_quantize,
     gptq,
@@ -164,6 +166,26 @@ def _gemm_dynamic(rows: int, cols: int) -> list[Any]:
     return [gemm_dynamic.DynamicGemmInput(_half(rows, 64), _byte(cols, 64), _single(cols))]
 
 
+def _gemm_fp8(rows: int, cols: int) -> list[Any]:
+    kind, code = gemm_fp8.Fp8GemmInput, torch.float8_e4m3fn
+    k_blocks, n_blocks = -(-cols // 128), -(-rows // 128)
+    # The output is large, then the left operand, then the right one with its scales.
+    return [
+        kind(_t(rows, 64, dtype=code), _t(cols, 64, dtype=code), _single(rows), _single(cols), _half(cols)),
+        kind(
+            _t(rows, cols, dtype=code),
+            _t(64, cols, dtype=code),
+            _single(rows, k_blocks),
+            _single(1, k_blocks),
+        ),
+        kind(_t(64, cols, dtype=code), _t(rows, cols, dtype=code), _single(64), _single(n_blocks, k_blocks)),
+    ]
+
+
+def _gemm_cast_fp8(rows: int, cols: int) -> list[Any]:
+    return [gemm_cast_fp8.CastInput(_half(rows, cols), None, per) for per in ("token", "block")]
+
+
 BUILDERS: dict[str, Callable[[int, int], list[Any]]] = {
     "nf4": _four_bit(nf4.NF4Weight),
     "fp4": _four_bit(fp4.FP4Weight),
@@ -180,6 +202,8 @@ BUILDERS: dict[str, Callable[[int, int], list[Any]]] = {
     "gemm_epilogue": _gemm_epilogue,
     "gemm_quantize": _gemm_quantize,
     "gemm_dynamic": _gemm_dynamic,
+    "gemm_fp8": _gemm_fp8,
+    "gemm_cast_fp8": _gemm_cast_fp8,
 }
 
 

@@ -12,6 +12,7 @@ import torch
 from conformance.axes import Labels, spread
 from conformance.case import Case
 from conformance.dims import Choice, Patterned
+from conformance.formats._gemm_bias import BIAS_PATTERNS, FINITE_BIASES, bias_values
 from conformance.formats._grouped import DTYPES, SCALES, Size
 from conformance.patterns import WORD_PATTERNS, Pattern, scale_values, word_bytes
 from conformance.randomness import raw_bytes, raw_ints
@@ -21,8 +22,10 @@ CODES = {"int8": torch.int8, "uint8": torch.uint8}
 # Tiles end at 16, 32 and 64, words at 4 bytes, instructions at 16 and 32 codes.
 EDGES = (8, 1, 2, 3, 5, 7, 16, 17, 31, 33)
 DEPTHS = (32, 1, 2, 3, 4, 5, 7, 15, 16, 17, 31, 33, 36, 48, 63, 64, 65, 100, 127, 128, 129, 257)
+# Whole numbers of the deepest tiles, as real layers have: what is lost at the end of K is a whole tile.
+WHOLE_DEPTHS = (256, 512, 768, 1024)
 # Elements of activations, weight and output that are drawn; larger ones are asked for by name.
-LIMITS = (900, 3000, 150)
+LIMITS = (1024, 3072, 150)
 
 
 def _rows(drawn: Mapping[str, Any]) -> tuple[int, ...]:
@@ -32,7 +35,7 @@ def _rows(drawn: Mapping[str, Any]) -> tuple[int, ...]:
 def _depths(drawn: Mapping[str, Any]) -> tuple[int, ...]:
     """Inner dimensions; as many as rows too, where a wrong axis does not show as a wrong shape."""
     rows = drawn.get("M", 1)
-    return (*(k for k in (*DEPTHS, rows) if k > 0 and k * rows <= LIMITS[0]), 1)
+    return (*(k for k in (*DEPTHS, *WHOLE_DEPTHS, rows) if k > 0 and k * rows <= LIMITS[0]), 1)
 
 
 def _columns(drawn: Mapping[str, Any]) -> tuple[int, ...]:
@@ -79,7 +82,10 @@ ZEROS = Patterned(
     known={"mid": False, "lowest": False, "highest": False, "ramp": False, "random": True},
 )
 BIAS = Choice("bias", "none", choices=("none", *DTYPES))
-EPILOGUE = (ORDER, A_PER, W_PER, ZERO, ZEROS, BIAS, SCALES)
+BIAS_VALUES = Patterned(
+    "bvals", Pattern("steps"), known=BIAS_PATTERNS, generated=("steps", "fine", *FINITE_BIASES)
+)
+EPILOGUE = (ORDER, A_PER, W_PER, ZERO, ZEROS, BIAS, BIAS_VALUES, SCALES)
 
 
 def codes(pattern: Pattern, shape: tuple[int, int], dtype: torch.dtype, side: str) -> torch.Tensor:
@@ -130,11 +136,11 @@ def weight_scales(case: Case) -> torch.Tensor:
 
 
 def bias(case: Case) -> torch.Tensor | None:
-    """[N] between -8 and 8 in steps of 2**-12: more bits than float16 or bfloat16 have."""
+    """[N] of the case's pattern; a format without ``bvals`` has ``steps``."""
     if case["bias"] == "none":
         return None
-    steps = raw_ints("bias", case["N"], 2**16) - 2**15
-    return torch.from_numpy((steps / 2**12).astype(np.float32)).to(DTYPES[case["bias"]])
+    pattern = case["bvals"] if "bvals" in case else BIAS_VALUES.default  # noqa: SIM401 - a case has no get
+    return bias_values(pattern, case["N"], DTYPES[case["bias"]])
 
 
 def zeros(case: Case, unsigned: bool) -> torch.Tensor | None:

@@ -82,6 +82,13 @@ FORMATS = (
             "M=2,N=3,K=1101,a=max,b=max",
             "M=2,N=2,K=2100,a=random(1),b=ones",
             "M=70,N=130,K=40",
+            # Sizes of layers: whole tiles, several of each axis; K a multiple of 256, 512 and 4096.
+            "M=24,N=16,K=4096",
+            "M=48,N=256,K=512,lay=KN",
+            "M=96,N=144,K=1024",
+            "M=3,N=200,K=768,codes=uint8",
+            "M=260,N=7,K=300",
+            "M=2,N=1030,K=64",
             # -128 * -128 * 131072 is 2**31, which wraps.
             "M=1,N=1,K=131072,a=top,b=top",
         ),

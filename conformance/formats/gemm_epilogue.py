@@ -123,6 +123,11 @@ FORMATS = (
             "M=3,N=17,scales=subnormal(1),acc=wide(1),aper=token",
             "M=3,N=17,scales=small(1),acc=small(1),bias=fp32,aper=token",
             "M=3,N=17,acc=ties(1),aper=token",
+            "M=3,N=17,bias=fp32,bvals=fine(1),aper=token,scales=negative(2)",
+            "M=3,N=33,bias=fp32,bvals=mixed(1),aper=token,order=w-a",
+            "M=3,N=17,bias=fp16,bvals=huge(1),aper=token",
+            "M=3,N=5,acc=zeros,bias=fp32,bvals=negzero,scales=negative(1),aper=token",
+            "M=3,N=33,acc=zeros,bias=fp32,bvals=tiny(1),aper=token",
         ),
         large=(
             "M=40,N=70,azero=token,bias=fp16,aper=token",
@@ -135,6 +140,9 @@ FORMATS = (
             "M=5,N=33,scales=nan(1),bias=fp16,aper=token",
             "M=5,N=33,scales=inf(2),acc=zeros,aper=token",
             "M=5,N=33,scales=nan(2),order=product,azero=token,aper=token",
+            "M=5,N=33,bias=fp32,bvals=inf(1),aper=token",
+            "M=5,N=33,bias=fp16,bvals=nan(1),aper=token",
+            "M=5,N=33,scales=inf(3),bias=bf16,bvals=inf(2),aper=token",
         ),
     ),
 )

@@ -86,12 +86,25 @@ FORMATS = (
             "M=33,N=3,K=100,a=top,b=top,order=product,wper=tensor",
             "M=3,N=18,K=257,order=absmax,bias=bf16,aper=token",
             "M=3,N=5,K=0,bias=fp16",
+            "M=3,N=17,K=33,bias=fp32,bvals=fine(1),scales=negative(2)",
+            "M=3,N=17,K=33,bias=fp32,bvals=mixed(1),aper=token,order=w-a",
+            # Products of 0, which a bias of -0 leaves alone.
+            "M=3,N=5,K=3,a=zeros,bias=fp32,bvals=negzero,scales=negative(1)",
+            # A subnormal bias alone, which a GPU may flush.
+            "M=3,N=33,K=0,bias=fp32,bvals=tiny(1)",
         ),
         large=(
             # Sums beyond 2**24, which float32 rounds.
             "M=2,N=3,K=1103,a=max,b=max,azero=token,azp=random(1)",
             "M=2,N=3,K=1103,a=max,b=max",
             "M=70,N=130,K=40,azero=token,bias=fp32,aper=token",
+            # Sizes of layers: whole tiles, several of each axis; K a multiple of 256, 512 and 4096.
+            "M=24,N=16,K=4096",
+            "M=48,N=256,K=512,lay=KN,bias=fp16,bvals=fine(1),aper=token",
+            "M=96,N=144,K=1024,bias=fp32,bvals=fine(2)",
+            "M=3,N=200,K=768,codes=uint8,azero=token,aper=token,order=w-a",
+            "M=260,N=7,K=300,aper=token,order=absmax",
+            "M=2,N=1030,K=64,bias=bf16,bvals=fine(3),order=product",
             "M=3,N=5,K=2100,codes=uint8,azero=token",
             # 255 * -128 * 65794 is below -2**31, and wraps.
             "M=1,N=1,K=65794,codes=uint8,a=ones,b=top",
@@ -101,6 +114,10 @@ FORMATS = (
             "M=5,N=33,scales=inf(1),aper=token",
             "M=5,N=33,scales=nan(1),bias=fp16,codes=uint8",
             "M=5,N=33,scales=inf(2),a=zeros,azero=token,aper=token",
+            "M=5,N=33,bias=fp32,bvals=inf(1),aper=token",
+            "M=5,N=33,bias=fp16,bvals=nan(1)",
+            # An infinite product and a bias: infinite or NaN, by their signs.
+            "M=5,N=33,scales=inf(3),bias=bf16,bvals=inf(2),aper=token",
         ),
     ),
 )

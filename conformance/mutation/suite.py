@@ -54,6 +54,7 @@ def suite(name: str, seed: int, examples: int) -> tuple[Item, ...]:
     for out in DTYPES:
         test = f"test_words[{name}-{out}]"
         found += [Item(test, case) for case in _drawn(fmt, out, test, seed, examples)]
+        found.append(Item(test, fmt.case(out=out).id))
     fixed: tuple[tuple[str, Sequence[str], Sequence[str | None]], ...] = (
         ("test_tiles", fmt.tile_cases, ("small", "default")),
         ("test_large", fmt.large, (None,)),

@@ -174,7 +174,9 @@ class Trial:
 def valid(weight: PackedWeight, *, deep: bool) -> bool:
     """Whether a weight may be given to a kernel: indices in range. Values need not be finite."""
     finite = map_tensors(
-        weight, lambda _, t: torch.nan_to_num(t, 1.0, 1.0, 1.0) if t.is_floating_point() else t
+        weight,
+        # Bytes of fp8 are codes.
+        lambda _, t: torch.nan_to_num(t, 1.0, 1.0, 1.0) if t.is_floating_point() and t.itemsize > 1 else t,
     )
     try:
         finite.validate(deep=deep)
