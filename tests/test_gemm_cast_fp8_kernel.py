@@ -35,6 +35,10 @@ def codes(x: torch.Tensor, per: str = "token", scale: float | None = None) -> np
     return cast(given(x, per, scale), rows=1, cols=1024).codes.cpu().view(torch.uint8).numpy()
 
 
+def without_sign_of_nan(found: np.ndarray) -> np.ndarray:
+    return np.where((found & 0x7F) == 0x7F, 0x7F, found)
+
+
 def sweep() -> torch.Tensor:
     """float32 numbers whose upper 16 bits are anything, and the lower ones around a tie: [1, n]."""
     high = np.arange(2**16, dtype=np.uint64) << 16
@@ -48,7 +52,8 @@ def test_every_number_is_rounded_as_torch_rounds_it():
         warnings.simplefilter("ignore")
         saturated = torch.where(x.isnan(), x, x.clamp(-448, 448))
     right = saturated.to(E4M3).view(torch.uint8).numpy()
-    assert np.array_equal(codes(x, "tensor", 1.0), right)
+    # A GPU's arithmetic keeps no sign of a NaN.
+    assert np.array_equal(without_sign_of_nan(codes(x, "tensor", 1.0)), without_sign_of_nan(right))
     assert np.array_equal(encode(x.numpy()), right)
 
 
