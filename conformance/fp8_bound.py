@@ -24,6 +24,8 @@ KEPT = 2.0**12
 PROMOTED = 4
 TERMS = 32
 SMALLEST_NORMAL = 2.0**-6
+# An error that rounds to 0 in every dtype, of either sign.
+SIGN = 2.0**-160
 LARGEST_CODE = 448.0
 
 
@@ -117,7 +119,10 @@ def kernel_reach(model: Fp8GemmModel, tensor_cores: bool) -> Reach:
             value, error = _rounded(value + model.bias.astype(np.float64), error)
         largest = np.maximum(largest, np.abs(value) + error)
     error = _judged(value, error, largest)
-    return Reach(value, np.where((found.error == 0).all(axis=0), 0.0, error))
+    exact = (found.error == 0).all(axis=0)
+    # Products that are all 0: -0 alone if the sum begins with the first of them, +0 if it begins with 0.
+    unsigned = exact & (found.size == 0).all(axis=0) & (value == 0)
+    return Reach(value, np.where(unsigned, SIGN, np.where(exact, 0.0, error)))
 
 
 def oracle_reach(model: Fp8GemmModel, tensor_cores: bool) -> Reach:
@@ -178,5 +183,5 @@ def reach(model: Fp8GemmModel, who: str, device: str) -> Reach:
 ALLOWANCE = Allowance(
     reach,
     "fp8 tensor cores align the products of an instruction to the largest and cut off what is below 14 bits; "
-    "float32 sums are rounded in an order of their own",
+    "float32 sums are rounded in an order of their own; a sum of zeros has the sign of where it begins",
 )

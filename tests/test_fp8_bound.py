@@ -298,3 +298,18 @@ def test_a_fault_keeps_its_name_on_exact_sums():
     assert [cause.name for cause in verdict.causes] == ["w-block-by-extent"]
     assert from_bits(bits, torch.float32).shape == (3, 257)
     assert fp8_bound.ALLOWANCE is FMT.allowance
+
+
+def test_a_sum_of_zeros_may_have_either_sign():
+    """A sum that begins with its first product is -0 where that is; others keep the sign of the text."""
+    model = model_of("M=16,K=1,N=16,aper=unit,wper=unit")
+    got = (model.a * model.b[:, 0]).astype(np.float32)
+    reach = kernel_reach(model, False)
+    want = round_to(model.values(), torch.float32)
+    bits = got.view(np.uint32).astype(want.dtype)
+    differ = bits != want
+    assert differ.any()
+    assert (got[differ] == 0).all()
+    assert within(bits, reach, torch.float32)[differ].all()
+    assert not within(np.where(want == 0, 1, want), reach, torch.float32)[want == 0].any()
+    assert not (reach.error[got != 0] > 0).any()
