@@ -305,6 +305,9 @@ FORMATS = (
             # behind the last group; and groups that split eights.
             "g=136,K=1088,N=4",
             "g=132,K=2112,N=4",
+            # The same with sums that need rounding to odd.
+            "g=136,zp=least,words=random(1),scales=mixed(1),K=1088,N=4",
+            "g=132,zp=least,words=random(1),scales=mixed(1),K=2112,N=4",
             # Products that are ties of the output, and a zero that only float32's last bits show.
             "g=64,K=320,N=20,zp=least",
         ),
@@ -314,6 +317,11 @@ FORMATS = (
             "K=192,N=8,g=-1",
             # Sums that are ties of bfloat16 once they are rounded to float32: rare otherwise.
             "g=16,zp=free(14),words=random(14),scales=small(14)",
+            # Tiles of sums that need rounding to odd, by exponents and signs of scale and zero that only an
+            # exact look at both finds: found by a search for what wrong looks at them miss.
+            "g=16,zp=least,words=random(1),scales=mixed(1),K=128,N=8",
+            "g=16,zp=free(105),words=random(105),scales=subnormal(105),K=128,N=8",
+            "g=16,zp=free(30),words=random(30),scales=negative(30),K=128,N=8",
         ),
         zero_size=("K=0", "N=0", "K=0,g=-1"),
         nonfinite=(

@@ -238,6 +238,8 @@ FORMATS = (
             "bits=3,g=-1,K=64,N=64",
             "bits=3,g=8,K=32,N=32,zeros=v2",
             "bits=8,g=-1,K=9,N=31",
+            # Several tiles of columns; the last lane has five of eight zeros.
+            "bits=8,g=16,K=16,N=133",
             "bits=2,g=16,K=33,N=16,act=perm(1)",
         ),
         large=("g=40,K=424,N=24,zeros=v2", "g=64,K=448,N=32,act=perm(2)"),

@@ -301,6 +301,7 @@ FORMATS = (
             "shape=3x31,per=group,g=5,zero=int32",
             "shape=4x48,per=group,g=16,codes=uint8,zero=same",
             "shape=16x16,per=column",
+            "shape=5x33,per=column,codes=uint8,zero=same,zp=random(3)",
             "shape=1x1,per=tensor",
             "shape=7x15,per=tensor,codes=uint8,zero=int32",
             "shape=9x33,scales=ties(1)",

@@ -288,7 +288,7 @@ FORMATS = (
         axes=_axes,
         tiles={
             "case": {"packed_rows": 16, "cols": 512, "entries": 1024},
-            "small": {"packed_rows": 1, "cols": 64, "entries": 16, "down": 1, "gather": 0},
+            "small": {"packed_rows": 2, "cols": 64, "entries": 16, "down": 1},
             "default": {},
         },
         faults=faults.FAULTS + rounding.FAULTS,
@@ -312,7 +312,12 @@ FORMATS = (
             "K=8,N=3,table=mixed(1),vals=mixed(2),sparse=few(3)",
             *(f"recorded={name}" for name in oracles.recorded_names()),
         ),
-        large=("K=416,N=40,sparse=few(2),full=3", "bits=3,K=416,N=96,sparse=all"),
+        large=(
+            "K=416,N=40,sparse=few(2),full=3",
+            "bits=3,K=416,N=96,sparse=all",
+            # More columns in a tile than a byte counts, with full rows.
+            "K=16,N=200,sparse=few(1),full=3",
+        ),
         zero_size=("K=0", "N=0", "K=0,bits=3,sparse=all,full=3", "N=0,bits=3,K=32,sparse=all,full=3"),
         nonfinite=(
             "K=32,N=17,table=inf(1)",
