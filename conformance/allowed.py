@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
 from conformance.bits import same, to_float
 from conformance.registry import Allowance, Reach
+from conformance.verdict import Verdict
 from oracles.spec.rounding import round_to
 
 
@@ -25,7 +29,15 @@ def within(bits: np.ndarray, reach: Reach, dtype: torch.dtype) -> np.ndarray:
     return np.isinf(reach.error) | ((reach.error > 0) & between)
 
 
-def allowed(
+class Leeway(NamedTuple):
+    """Bool masks: outputs that may be right, and those among them whose bits differ from the exact model's
+    and of which the bound says nothing."""
+
+    right: np.ndarray
+    silent: np.ndarray
+
+
+def leeway(
     allowance: Allowance | None,
     model: object,
     who: str,
@@ -33,10 +45,33 @@ def allowed(
     bits: np.ndarray,
     want: np.ndarray,
     dtype: torch.dtype,
-) -> np.ndarray | None:
-    """bool mask: where an output of ``who`` on ``device`` is right, its bits being those of ``want`` or not;
+) -> Leeway | None:
+    """Where an output of ``who`` on ``device`` may be right, its bits being those of ``want`` or not;
     None where a format allows no others."""
     if allowance is None:
         return None
     reach = allowance.reach(model, who, device.partition(":")[0])
-    return same(bits, want, dtype) | within(bits, reach, dtype)
+    equal = same(bits, want, dtype)
+    return Leeway(equal | within(bits, reach, dtype), ~equal & np.isinf(reach.error))
+
+
+def right(one: Leeway | None) -> np.ndarray | None:
+    """Where an output is right, and so may differ."""
+    return None if one is None else one.right
+
+
+def both(one: Leeway | None, other: Leeway | None) -> np.ndarray | None:
+    """Where both of two outputs are right, and so may differ."""
+    return None if one is None or other is None else one.right & other.right
+
+
+def without_silent(verdict: Verdict, silent: np.ndarray) -> Verdict:
+    """A verdict that counts no output of which the bound says nothing, and rests on none."""
+    count = int(np.count_nonzero(silent))
+    if verdict.failed or not count:
+        return verdict
+    text = f"{count} of {silent.size} outputs are not judged: a step of theirs may overflow"
+    judged = {"elements": silent.size - count}
+    if count == silent.size:
+        return dataclasses.replace(verdict, kind="UNJUDGED", summary=text, **judged)
+    return dataclasses.replace(verdict, summary=f"{verdict.summary}; {text}", **judged)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from conformance.allowed import allowed
+from conformance.allowed import both, leeway, right, without_silent
 from conformance.bits import is_finite, show
 from conformance.case import Case
 from conformance.compare import Comparison, class_words, compare
@@ -60,14 +60,14 @@ class Judge:
         want = round_to(model.values(), dtype)
         steps = model.steps()
         near = {
-            answer.oracle: allowed(
+            answer.oracle: leeway(
                 self.fmt.allowance, model, answer.oracle, self.device, answer.bits, want, dtype
             )
             for answer in answers
             if answer.bits is not None
         }
         oracle_votes = tuple(
-            compare(answer.oracle, answer.bits, want, dtype, steps, near[answer.oracle])
+            compare(answer.oracle, answer.bits, want, dtype, steps, right(near[answer.oracle]))
             for answer in answers
             if answer.bits is not None
         )
@@ -94,18 +94,17 @@ class Judge:
         if want.size == 0:
             return verdict("VACUOUS", "no element was compared")
         ctx = Context(weight, model, dtype)
-        close = allowed(self.fmt.allowance, model, "kernel", self.device, got, want, dtype)
+        close = leeway(self.fmt.allowance, model, "kernel", self.device, got, want, dtype)
         votes = (
             *(
-                compare(a.oracle, got, a.bits, dtype, steps, _both(close, near[a.oracle]))
+                compare(a.oracle, got, a.bits, dtype, steps, both(close, near[a.oracle]))
                 for a in answers
                 if a.bits is not None
             ),
-            compare("spec", got, want, dtype, steps, close),
+            compare("spec", got, want, dtype, steps, right(close)),
         )
-        return _with_reads(
-            self._count_votes(votes, oracle_votes, answers, got, want, ctx, verdict), execution
-        )
+        found = self._count_votes(votes, oracle_votes, answers, got, want, ctx, verdict)
+        return _with_reads(found if close is None else without_silent(found, close.silent), execution)
 
     def _without_values(
         self,
@@ -263,11 +262,6 @@ class Judge:
                 )
             )
         return tuple(found)
-
-
-def _both(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
-    """Where both of two outputs are right, and so may differ."""
-    return None if one is None or other is None else one & other
 
 
 def _with_reads(verdict: Verdict, execution: Execution) -> Verdict:

@@ -11,11 +11,12 @@ import torch
 from conformance import fp8_bound
 from conformance.allowed import within
 from conformance.bits import DTYPES, from_bits
+from conformance.execute import Execution
 from conformance.faults import Context
 from conformance.fp8_bound import PROMOTED, TERMS, kernel_reach, oracle_reach, sums
 from conformance.judge import Answer, Judge
 from conformance.materialize import materialize
-from conformance.registry import Reach
+from conformance.registry import Allowance, Reach
 from oracles.spec.gemm_fp8 import Fp8GemmModel
 from oracles.spec.rounding import round_to
 from tests.harness_runs import FORMATS, drawn
@@ -231,8 +232,6 @@ def test_an_oracle_may_scale_first():
 
 def judged(text: str, device: str, bits: np.ndarray, answers: tuple[Answer, ...] = ()):
     """A verdict on output bits, as a kernel on ``device`` would get it."""
-    from conformance.execute import Execution
-
     case = FMT.parse(text)
     weight = materialize(FMT, case)[0]
     rules = Judge(FMT, "mine", device)
@@ -313,3 +312,33 @@ def test_a_sum_of_zeros_may_have_either_sign():
     assert within(bits, reach, torch.float32)[differ].all()
     assert not within(np.where(want == 0, 1, want), reach, torch.float32)[want == 0].any()
     assert not (reach.error[got != 0] > 0).any()
+
+
+OVERFLOWING = "M=3,N=9,K=160,a=random(2),b=random(2),scales=huge(1),out=fp32"
+
+
+def test_outputs_without_a_bound_are_not_counted():
+    """Where a step may overflow the bound is infinite: whatever is there, it is no evidence."""
+    model = model_of(OVERFLOWING)
+    silent = np.isinf(kernel_reach(model, tensor_cores=True).error)
+    assert silent.any(), "no step of this case may overflow any more"
+    want = round_to(model.values(), torch.float32)
+    got = np.where(silent, 0x7F800000, want).astype(np.uint32)
+    count = int((silent & (got != want)).sum())
+    verdict = judged(OVERFLOWING, "cuda:0", got)
+    assert verdict.elements == want.size - count
+    assert f"{count} of {want.size} outputs are not judged" in verdict.summary
+    assert verdict.kind == ("UNJUDGED" if count == want.size else "WITHIN")
+
+
+def test_a_case_of_nothing_else_is_not_judged():
+    model = model_of(RANDOM)
+    nothing = Reach(model.values(), np.full(model.values().shape, np.inf))
+    rules = dataclasses.replace(FMT, allowance=Allowance(lambda *_: nothing, "a step may overflow"))
+    case = FMT.parse(RANDOM)
+    weight = materialize(FMT, case)[0]
+    want = round_to(model.values(), torch.float32)
+    judge = Judge(rules, "mine", "cuda:0")
+    other = np.full_like(want, 0x7FC00000)
+    assert judge(case, weight, torch.float32, Execution(bits=other), ()).kind == "UNJUDGED"
+    assert judge(case, weight, torch.float32, Execution(bits=want), ()).kind == "EXACT"

@@ -11,7 +11,7 @@ import torch
 
 from conformance import recording, setup, vectors
 from conformance.against_recorded import Recorded
-from conformance.allowed import allowed
+from conformance.allowed import leeway
 from conformance.bits import DTYPES, same, to_bits, to_float
 from conformance.errors import UsageError
 from conformance.harness import Failure
@@ -59,9 +59,9 @@ def test_recorded_answers_are_those_of_the_spec(name):
                 wrong = ~same(to_bits(answer), want, answer.dtype)
                 if any(r.oracle == oracle and r.dtype is answer.dtype for r in fmt.relaxations):
                     wrong &= to_float(to_bits(answer), answer.dtype) != 0
-                right = allowed(fmt.allowance, model, oracle, "cpu", to_bits(answer), want, answer.dtype)
-                if right is not None:
-                    wrong &= ~right
+                near = leeway(fmt.allowance, model, oracle, "cpu", to_bits(answer), want, answer.dtype)
+                if near is not None:
+                    wrong &= ~near.right
                 assert not wrong.any(), f"{vector.id} {out} {oracle}"
 
 

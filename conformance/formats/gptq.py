@@ -227,7 +227,8 @@ FORMATS = (
             _variant(packer="autogptq", zeros="v1-nowrap", act=Pattern("perm", 3), zp=Pattern("mid"), bits=3),
             _variant(zeros="v2", g=-1, bits=2),
         ),
-        real_step=43,
+        # Steps of ten layers, which are of six kinds, and of one variant: each of both is met.
+        real_step=71,
         pack_dims=PACK_DIMS,
         tile_cases=(
             "g=8,K=24,N=17",
