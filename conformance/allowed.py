@@ -71,7 +71,5 @@ def without_silent(verdict: Verdict, silent: np.ndarray) -> Verdict:
     if verdict.failed or not count:
         return verdict
     text = f"{count} of {silent.size} outputs are not judged: a step of theirs may overflow"
-    judged = {"elements": silent.size - count}
-    if count == silent.size:
-        return dataclasses.replace(verdict, kind="UNJUDGED", summary=text, **judged)
-    return dataclasses.replace(verdict, summary=f"{verdict.summary}; {text}", **judged)
+    kind, text = ("UNJUDGED", text) if count == silent.size else (verdict.kind, f"{verdict.summary}; {text}")
+    return dataclasses.replace(verdict, kind=kind, summary=text, elements=silent.size - count)
