@@ -1,0 +1,53 @@
+"""``python -m benchmarks.harness``: what it counts, and what it refuses to time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from benchmarks.harness import STAGES, Profile
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own: it chooses the device."""
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.harness", "--device", "cpu", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_stages_add_up_and_are_all_there(tmp_path):
+    file = tmp_path / "speed.json"
+    done = run("--format", "nf4", "--format", "llm_int8", "--cases", "6", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    record = json.loads(file.read_text())
+    assert [entry["format"] for entry in record["formats"]] == ["nf4", "llm_int8"]
+    for entry in record["formats"]:
+        assert tuple(entry["seconds"]) == STAGES
+        assert entry["cases"] == 6
+        assert entry["elements"] > 0
+        measured = [stage for stage in STAGES if stage != "oracles"]  # may be missing here
+        assert all(entry["seconds"][stage] > 0 for stage in measured), entry
+        assert entry["cases_per_s"] == 6 / sum(entry["seconds"].values())
+    assert {"dtype", "cases", "seed", "date"} <= set(record["about"])
+    assert "nf4" in done.stdout
+    assert "own share" in done.stdout
+
+
+def test_own_share_leaves_kernel_and_oracles_out():
+    seconds = {"draw": 1, "input": 1, "kernel": 4, "guards": 1, "oracles": 2, "comparison": 1}
+    found = Profile("nf4", "fp16", 20, 1, seconds)
+    assert found.rate == 2
+    assert found.own == 1 - 6 / 10
+
+
+def test_what_cannot_be_timed_is_refused():
+    unknown = run("--format", "nf5")
+    assert unknown.returncode == 2
+    assert "error: format: expected one of" in unknown.stderr
+    none = run("--format", "nf4", "--cases", "0")
+    assert none.returncode == 2
+    assert "error: --cases: expected at least 1, found 0" in none.stderr
