@@ -48,6 +48,7 @@ def main(extra: list[str]) -> int:
         (HERE / "3-oracles.txt", ["-c", str(TORCH)]),
         *((Path(path).resolve(), ["-c", str(TORCH)]) for path in extra),
         (HERE / "4-no-deps.txt", ["--no-deps"]),
+        *((path, ["--no-deps"]) for path in [HERE / "4-python-3.11.txt"] if sys.version_info < (3, 12)),
         (TRITON, ["--no-deps"]),
     ]
     for path, options in steps:
