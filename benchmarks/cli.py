@@ -43,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--peer", action="append", default=[], metavar="NAME", help="only this one; repeatable")
     what.add_argument(
+        "--every-size", action="store_true", help="compare with them at all sizes, not the first"
+    )
+    what.add_argument(
         "--part", action="append", default=[], metavar="PART", help=f"only {', '.join(PARTS)}; repeatable"
     )
     what.add_argument(
@@ -113,7 +116,7 @@ def _measure(options: argparse.Namespace, machine: Machine | None, console: Cons
             results.overheads.append(entry)
         keep()
     if "kernels" in parts:
-        _cases(cases, kernels, machine, budget, others, results, keep, console)
+        _cases(cases, kernels, machine, budget, others, options.every_size, results, keep, console)
     if "compile" in parts and not budget.over:
         seconds = min(budget.left, _COMPILE_SECONDS)
         results.compile_times += overhead.compile_times(variants, dtypes, seconds)
@@ -138,6 +141,7 @@ def _cases(
     machine: Machine,
     budget: Budget,
     others: Sequence[Any],
+    every_size: bool,
     results: Results,
     keep: Callable[[], None],
     console: Console,
@@ -146,8 +150,8 @@ def _cases(
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=steps(cases, others))
-        for found in run(cases, kernels, machine, budget, others):
+        task = progress.add_task("", total=steps(cases, others, every_size=every_size))
+        for found in run(cases, kernels, machine, budget, others, every_size=every_size):
             results.measurements += found
             keep()
             progress.update(task, advance=1, description=found[0].case.id if found else "")

@@ -122,11 +122,13 @@ def run(
     machine: Machine,
     budget: Budget,
     peers: Sequence[Peer] = (),
+    *,
+    every_size: bool = False,
 ) -> Iterable[list[Measurement]]:
     """Measurements of each case in turn: the kernel's, then its peers'.
 
-    Peers are measured at the first size of the selection and the first group size of a variant,
-    after all kernels: they take most of the time, of compiling above all.
+    Peers are measured at the first size of the selection (unless ``every_size``) and the first group
+    size of a variant, after all kernels: they take most of the time, of compiling above all.
 
     Args:
         cases: in the order in which they matter.
@@ -134,26 +136,27 @@ def run(
         machine: where.
         budget: after it, cases are ``skipped``.
         peers: whom to compare with.
+        every_size: compare at all sizes of the selection.
     """
     for case in cases:
         yield _one(case, kernels, machine, budget, ())
-    for case in _compared(cases) if peers else ():
+    for case in _compared(cases, every_size) if peers else ():
         yield _one(case, None, machine, budget, peers_of(case, peers))
 
 
-def steps(cases: Sequence[BenchCase], peers: Sequence[Peer]) -> int:
+def steps(cases: Sequence[BenchCase], peers: Sequence[Peer], *, every_size: bool = False) -> int:
     """How many times :func:`run` yields."""
-    return len(cases) + (len(_compared(cases)) if peers else 0)
+    return len(cases) + (len(_compared(cases, every_size)) if peers else 0)
 
 
-def _compared(cases: Sequence[BenchCase]) -> list[BenchCase]:
+def _compared(cases: Sequence[BenchCase], every_size: bool) -> list[BenchCase]:
     if not cases:
         return []
     size = (cases[0].rows, cases[0].cols)
-    first: dict[tuple[str, str, str], BenchCase] = {}
+    first: dict[tuple[str, str, str, int, int], BenchCase] = {}
     for case in cases:
-        if (case.rows, case.cols) == size:
-            first.setdefault((case.format, case.variant, case.dtype), case)
+        if every_size or (case.rows, case.cols) == size:
+            first.setdefault((case.format, case.variant, case.dtype, case.rows, case.cols), case)
     return list(first.values())
 
 

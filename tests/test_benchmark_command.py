@@ -248,6 +248,16 @@ def test_peers_are_compared_and_a_missing_one_is_a_line(tmp_path, capsys, monkey
     assert "no module named upstream" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("every", [False, True])
+def test_peers_are_compared_at_the_first_size_or_at_all(every, tmp_path):
+    file = tmp_path / "results.json"
+    arguments = ["--format", "llm_int8", "--dtype", "fp32", "--size", "64", "--size", "32x96"]
+    arguments += ["--peer", "torch eager", "--part", "kernels", "--json", str(file)]
+    assert main([*arguments, *(["--every-size"] if every else [])], machine()) == 0
+    compared = [(e["rows"], e["cols"]) for e in measurements(file) if e["by"] == "torch eager"]
+    assert compared == ([(64, 64), (32, 96)] if every else [(64, 64)])
+
+
 def test_nothing_begins_after_the_time(tmp_path, monkeypatch):
     now = itertools.count(0, 1)
     monkeypatch.setattr("benchmarks.cli.Budget", lambda seconds: Budget(seconds, lambda: float(next(now))))
