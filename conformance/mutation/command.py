@@ -58,6 +58,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--jobs", type=int, metavar="N", help="processes at a time (default: one a CPU)")
     parser.add_argument("--listed", action="store_true", help="also run mutants that need not be caught")
     parser.add_argument("--json", type=Path, metavar="FILE", help="a JSON line for each mutant")
+    parser.add_argument(
+        "--resume",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="take what an earlier --json has of the same commit, and run the rest; repeatable",
+    )
     parser.add_argument("--markdown", action="store_true", help="as docs/mutation.md has it")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     parser.set_defaults(run=run_mutants)
@@ -84,7 +92,7 @@ def run_mutants(options: argparse.Namespace) -> int:
     from conformance.runtime import choose
 
     runtime = choose(options.device)  # before anything that imports a kernel
-    from conformance.mutation import listed, table
+    from conformance.mutation import listed, resume, table
     from conformance.mutation.isolate import run_all
     from conformance.mutation.score import Plan
     from conformance.registry import find_format, formats
@@ -95,13 +103,24 @@ def run_mutants(options: argparse.Namespace) -> int:
     excuses = listed.load(known, chosen=chosen if options.format else None, kinds=kinds)
     jobs = list(_selected(options, chosen, known))
     reasons = {job.name: excuses.reason(job) for job in jobs}
-    run = [job for job in jobs if options.listed or reasons[job.name] is None]
+    wanted = [job for job in jobs if options.listed or reasons[job.name] is None]
+    # One that survived without a reason is run again: a case may have been added for it since.
+    earlier = {
+        name: outcome
+        for name, outcome in resume.read(options.resume).items()
+        if outcome.caught or outcome.kind == "control" or reasons.get(name)
+    }
+    run = [job for job in wanted if job.name not in earlier]
     plan = Plan(options.device, options.seed, options.max_examples)
     parallel = options.jobs or os.cpu_count() or 1
     outcomes: list[Outcome] = []
     progress = Console(stderr=True, highlight=False)
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(_opened(options.json)) if options.json else None
+        for outcome in (earlier[job.name] for job in wanted if job.name in earlier):
+            outcomes.append(outcome)
+            if lines is not None:
+                print(outcome.to_json(), file=lines, flush=True)
         for outcome in run_all(run, plan, interpreter=runtime.interpreter, parallel=parallel):
             outcomes.append(outcome)
             if lines is not None:
@@ -109,8 +128,9 @@ def run_mutants(options: argparse.Namespace) -> int:
             if not (outcome.caught or outcome.error or outcome.kind == "control" or reasons[outcome.name]):
                 progress.print(f"survived: {outcome.name}  {outcome.change}", markup=False, soft_wrap=True)
             if progress.is_terminal and len(outcomes) % 10 == 0:
-                progress.print(f"{len(outcomes)} of {len(run)}", markup=False)
-    summary = _summary(jobs, outcomes, reasons, _ran(options, chosen, runtime, len(jobs) - len(run)))
+                progress.print(f"{len(outcomes)} of {len(wanted)}", markup=False)
+    ran = _ran(options, chosen, runtime, len(jobs) - len(wanted), len(wanted) - len(run))
+    summary = _summary(jobs, outcomes, reasons, ran)
     if options.markdown:
         print(table.markdown(summary), end="")
     else:
@@ -122,13 +142,16 @@ def run_mutants(options: argparse.Namespace) -> int:
     return 0 if summary.passed else 1
 
 
-def _ran(options: argparse.Namespace, chosen: Iterable[str], runtime: Runtime, left_out: int) -> str:
+def _ran(
+    options: argparse.Namespace, chosen: Iterable[str], runtime: Runtime, left_out: int, earlier: int
+) -> str:
     """What was run, in words."""
     where = "the interpreter" if runtime.interpreter else str(runtime)
     sampled = f", a sample of {options.sample} of each kind" if options.sample else ""
+    taken = f"; {earlier} outcomes of earlier runs" if earlier else ""
     return (
         f"{', '.join(chosen)} on {where}, {options.max_examples} drawn cases a test, seed {options.seed}"
-        f"{sampled}; {left_out} listed mutants not run"
+        f"{sampled}; {left_out} listed mutants not run{taken}"
     )
 
 
