@@ -3,5 +3,6 @@
 import sys
 
 from benchmarks.cli import main
+from conformance.closed_pipe import quietly
 
-sys.exit(main())
+sys.exit(quietly(main))

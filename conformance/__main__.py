@@ -6,5 +6,6 @@ if importlib.util.find_spec("torch") is None:
     raise SystemExit("torch is not installed here; make an environment with: python requirements/install.py")
 
 from conformance.cli import main
+from conformance.closed_pipe import quietly
 
-raise SystemExit(main())
+raise SystemExit(quietly(main))

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from conformance.bits import DTYPES, same
-from conformance.candidates import Candidate, fit
+from conformance.bits import DTYPES
+from conformance.candidates import Candidate, Predicted, fit, predict
 from conformance.case import Case
+from conformance.context import context, wrong_in
 from conformance.dims import Choice, Text
+from conformance.earlier import unlike
 from conformance.errors import UsageError
 from conformance.faults import Context
 from conformance.registry import Format
@@ -74,7 +76,6 @@ class _Input:
     case: Case
     ctx: Context
     right: np.ndarray
-    predicted: tuple[np.ndarray, ...]
     classes: tuple[int, ...]
 
     @property
@@ -82,7 +83,7 @@ class _Input:
         return np.unique(self.right).size < LEAST
 
 
-def _pool(fmt: Format, case: Case) -> Iterator[tuple[int, Case]]:
+def pool(fmt: Format, case: Case) -> Iterator[tuple[int, Case]]:
     """Cases near the failing one first: those of the same kind, then any of the same output dtype, and
     the fixed ones with more groups than are drawn."""
     # Only here: replay looks for pairs of faults and works without Hypothesis.
@@ -100,59 +101,62 @@ def _pool(fmt: Format, case: Case) -> Iterator[tuple[int, Case]]:
         fixed[TOKENS] = common[TOKENS] = 1
     for kin, held in enumerate((fixed, common)):
         try:
-            yield from ((kin, drawn) for drawn in sample(fmt, DRAWN, **held) if _same_path(drawn, case))
+            yield from ((kin, drawn) for drawn in sample(fmt, DRAWN, **held) if _another(drawn, case))
         except UsageError:
             continue
     more = (fmt.parse(text) for text in (*fmt.large, *fmt.tile_cases))
-    yield from ((1, one.replace(**common)) for one in more if _same_path(one, case))
+    others = (one.replace(**common) for one in more)
+    yield from ((1, one) for one in others if _another(one, case))
 
 
-def _same_path(one: Case, case: Case) -> bool:
-    return (_tokens(one) == 1) == (_tokens(case) == 1)
+def _another(one: Case, case: Case) -> bool:
+    """Not the failing case itself, which proves nothing, and through the same code."""
+    return one != case and (_tokens(one) == 1) == (_tokens(case) == 1)
 
 
 def _tokens(case: Case) -> int | None:
     return next((case[dim.name] for dim in case.dims if dim.name == TOKENS), None)
 
 
-def _look(fmt: Format, kin: int, case: Case, candidates: Sequence[Candidate]) -> _Input | None:
+def _look(fmt: Format, kin: int, case: Case, candidates: Sequence[Candidate], device: str) -> _Input | None:
     try:
         weight = fmt.words(case)
         weight.validate()
     except (UsageError, TypeError, ValueError, IndexError):
         return None
     dtype = DTYPES[case["out"]]
-    ctx = Context(weight, fmt.unpack(weight), dtype)
+    ctx = context(fmt, weight, dtype, device)
     right = round_to(ctx.model.values(), dtype)
     if not right.size:
         return None
     # A fault that does not apply to an input leaves it right.
-    decoded = [candidate.decode(ctx) for candidate in candidates]
-    predicted = tuple(right if b is None or b.shape != right.shape else b for b in decoded)
-    outputs = [right]
+    outputs = [Predicted(right, ctx.model)]
     classes = []
-    for bits in predicted:
-        number = next((i for i, known in enumerate(outputs) if same(known, bits, dtype).all()), len(outputs))
+    for candidate in candidates:
+        found = predict(candidate.decode, ctx)
+        bits = right if found.bits is None or found.bits.shape != right.shape else found.bits
+        number = next((i for i, known in enumerate(outputs) if known.may_be(bits, ctx).all()), len(outputs))
         if number == len(outputs):
-            outputs.append(bits)
+            outputs.append(found)
         classes.append(number)
-    return _Input(kin, case, ctx, right, predicted, tuple(classes))
+    return _Input(kin, case, ctx, right, tuple(classes))
 
 
-def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Run) -> Outcome:
+def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Run, device: str) -> Outcome:
     """Which of the candidates hold on other inputs as well.
 
     Args:
         case: the failing case that all of them fit.
         run: calls the kernel again; its output on a case, or None.
+        device: where it runs.
 
     Raises nothing but what ``run`` raises.
     """
     left = tuple(candidates)
     inputs = [
         found
-        for kin, drawn in _pool(fmt, case)
-        if (found := _look(fmt, kin, drawn, left)) and any(found.classes)
+        for kin, drawn in pool(fmt, case)
+        if (found := _look(fmt, kin, drawn, left, device)) and any(found.classes)
     ]
     held: dict[str, int] = {candidate.name: 0 for candidate in left}
     said: list[str] = []
@@ -176,10 +180,10 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
         got = run(chosen.case)
         if got is None or got.shape != chosen.right.shape:
             continue
-        wrong = ~same(got, chosen.right, chosen.ctx.dtype)
+        wrong = wrong_in(got, chosen.right, chosen.ctx)
         failed += bool(wrong.any())
         fits = {
-            i: how for i in known if (how := fit(chosen.predicted[i], got, wrong, chosen.ctx)) is not None
+            i: how for i in known if (how := fit(candidates[i].decode, got, wrong, chosen.ctx)) is not None
         }
         if not fits:
             none = "it does not hold" if len(known) == 1 else f"none of the {len(known)} holds"
@@ -213,7 +217,7 @@ def _outcome(
         return Outcome(tuple(candidates), f"another fault, or more than one: {said[-1]}", refuted=True)
     words = said[-1] if said else ""
     if gone and words:
-        words += f", unlike {', '.join(gone[:3])}" + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
+        words += unlike(gone)
     elif len(left) > 1:
         words = (words + "; " if words else "") + f"no input found that tells the {len(left)} apart"
     return Outcome(left, words, confirmed=any(held.values()) if said else None)

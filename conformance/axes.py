@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from conformance.registry import Format
 
 Labels = dict[str, np.ndarray]
+# What rows and columns of a product are.
+LINES = ("token", "channel")
 
 
 def spread(shape: tuple[int, ...], **labels: np.ndarray | int) -> Labels:
@@ -49,11 +51,11 @@ def labels(fmt: Format, weight: Any) -> Labels:
     """All labels of a weight's output: the format's own first, then ``row`` and ``column``.
 
     An output of more than two dimensions has the first ones flattened to rows; one with a single
-    dimension has neither.
+    dimension has neither. A product has ``token`` and ``channel`` in their place.
     """
     shape = tuple(weight.output_shape)
     found = dict(fmt.axes(weight)) if fmt.axes is not None else {}
-    if len(shape) >= 2:
+    if len(shape) >= 2 and not set(LINES) <= set(found):
         rows = np.arange(int(np.prod(shape[:-1])), dtype=np.int64).reshape(*shape[:-1], 1)
         found |= spread(shape, row=rows, column=np.arange(shape[-1]))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -52,11 +53,39 @@ class Fit:
         return self.elsewhere == 0
 
 
-def fit(predicted: np.ndarray | None, got: np.ndarray, wrong: np.ndarray, ctx: Context) -> Fit | None:
-    """None unless the prediction has the output's bits on every wrong element."""
-    if predicted is None or predicted.shape != got.shape:
+Decode = Callable[[Context], "np.ndarray | None"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """What a decoder gives: bits, or None where it does not apply, and the distorted model that they are the
+    output of, if they are."""
+
+    bits: np.ndarray | None
+    model: Model | None = None
+
+    def may_be(self, got: np.ndarray, ctx: Context) -> np.ndarray:
+        """bool mask: where ``got`` has these bits, or others that the model's computation may give."""
+        assert self.bits is not None
+        alike = same(self.bits, got, ctx.dtype)
+        if ctx.may is None or self.model is None or alike.all():
+            return alike
+        return alike | ctx.may(self.model, got)
+
+
+def predict(decode: Decode, ctx: Context) -> Predicted:
+    recorder = _Recorder(ctx.weight, ctx.model, ctx.dtype, ctx.may)
+    bits = decode(recorder)
+    return Predicted(bits, None if ctx.may is None else recorder.model_of(bits))
+
+
+def fit(decode: Decode, got: np.ndarray, wrong: np.ndarray, ctx: Context) -> Fit | None:
+    """None unless the prediction has the output's bits on every wrong element; where a format has a proven
+    bound, unless the output is within that of the distorted model."""
+    predicted = predict(decode, ctx)
+    if predicted.bits is None or predicted.bits.shape != got.shape:
         return None
-    alike = same(predicted, got, ctx.dtype)
+    alike = predicted.may_be(got, ctx)
     if not alike[wrong].all():
         return None
     return Fit(int(np.count_nonzero(~alike)))
@@ -76,6 +105,12 @@ class _Recorder(Context):
 
     seen: list[tuple[Model, np.ndarray]] = dataclasses.field(default_factory=list)
 
+    def model_of(self, result: np.ndarray | None) -> Model | None:
+        """The model that gave ``result``, or None when it is not the output of one."""
+        if result is None or len(self.seen) != 1 or self.seen[0][1] is not result:
+            return None
+        return self.seen[0][0]
+
     def bits(self, model: Model) -> np.ndarray:
         result = super().bits(model)
         self.seen.append((model, result))
@@ -85,10 +120,7 @@ class _Recorder(Context):
 def _distorted(fault: Fault, ctx: Context) -> Model | None:
     """The model that a fault decodes, or None when its output is not that of a model."""
     recorder = _Recorder(ctx.weight, ctx.model, ctx.dtype)
-    result = fault.decode(recorder)
-    if result is None or len(recorder.seen) != 1 or recorder.seen[0][1] is not result:
-        return None
-    return recorder.seen[0][0]
+    return recorder.model_of(fault.decode(recorder))
 
 
 def _after(first: Fault, second: Fault) -> Callable[[Context], np.ndarray | None]:
@@ -106,7 +138,7 @@ def _on(second: Fault, model: Model, ctx: Context) -> np.ndarray | None:
     # output rounding need no more than values.
     if type(model) is not type(ctx.model) and second not in ROUNDING:
         return None
-    return second.decode(Context(ctx.weight, model, ctx.dtype))
+    return second.decode(dataclasses.replace(ctx, model=model))
 
 
 def _pair(first: Fault, second: Fault) -> Candidate:
@@ -145,7 +177,7 @@ def _fitting_pairs(
             names = frozenset((first.name, second.name))
             if second is first or names in found:
                 continue
-            how = fit(_on(second, model, ctx), got, wrong, ctx)
+            how = fit(functools.partial(_on, second, model), got, wrong, ctx)
             if how is not None and how.whole:
                 found.add(names)
                 yield _pair(first, second)

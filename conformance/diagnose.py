@@ -32,7 +32,7 @@ def candidates(
     """Single faults that fit equally well: all of the output, or else most of it."""
     fitting = []
     for fault in faults:
-        how = fit(fault.decode(ctx), got, wrong, ctx)
+        how = fit(fault.decode, got, wrong, ctx)
         if how is not None:
             fitting.append((single(fault), how))
     fewest = min((how.elsewhere for _, how in fitting), default=0)
@@ -68,7 +68,7 @@ def _span(flat: np.ndarray, n: int) -> str:
         return f"every {int(steps[0])}th element from flat index {first} to {last}"
     for modulus in (2, 4, 8, 16, 32):
         slots = np.unique(flat % modulus)
-        if slots.size <= modulus // 2:
+        if n >= 2 * modulus and slots.size <= modulus // 2:
             return f"{flat.size} elements, all with flat index mod {modulus} in {slots.tolist()[:8]}"
     return f"{flat.size} of {n} elements between flat index {first} and {last}"
 

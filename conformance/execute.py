@@ -180,7 +180,8 @@ def execute(
     The output is poisoned with another NaN payload in each run. ``dest`` is how the first run
     gets it: ``given``, in one of the arena's layouts, or ``new`` (the kernel allocates); the
     second run is always given one, if the kernel takes one. After a ``new`` one there is a third,
-    so that a kernel is also called on a weight that it has seen twice. Exceptions are recorded.
+    so that a kernel is also called on a weight that it has seen twice; a fused one, which each run calls
+    dozens of times, has two. Exceptions are recorded.
     """
     execution = _execute(kernel, weight, dtype, device, layout, dest, launch)
     return execution if kernel.remarks is None else dataclasses.replace(execution, remarks=kernel.remarks())
@@ -203,7 +204,7 @@ def _execute(
     runs: list[_Run] = []
     stray: list[str] = []
     strayed: list[str] = []
-    for number in range(3 if dest == "new" else 2):
+    for number in range(3 if dest == "new" and kernel.remarks is None else 2):
         output = None
         if kernel.takes_out and not (number != 1 and dest == "new"):
             first_layout = "contiguous" if dest in ("given", "new") else dest

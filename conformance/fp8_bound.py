@@ -47,10 +47,18 @@ class Sums:
 def sums(model: Fp8GemmModel, tensor_cores: bool) -> Sums:
     """The sums of a model and their errors, on fp8 tensor cores or in float32."""
     shape = (model.a.shape[0], model.b.shape[0])
-    rows = [_sums_of(model.a[:, span], model.b[:, span], tensor_cores) for span in model.spans()]
+    with np.errstate(all="ignore"):
+        rows = [_sums_of(model.a[:, span], model.b[:, span], tensor_cores) for span in model.spans()]
     if not rows:
         return Sums(*(np.zeros((0, *shape)) for _ in range(3)))
-    return Sums(*(np.stack(column) for column in zip(*rows, strict=True)))
+    found = Sums(*(np.stack(column) for column in zip(*rows, strict=True)))
+    # A diagnosis asks about other sums of the same products, or of some of them: no further off.
+    other = model.sums
+    return (
+        found
+        if other is None or other.shape != found.exact.shape
+        else dataclasses.replace(found, exact=other)
+    )
 
 
 def _sums_of(a: np.ndarray, b: np.ndarray, tensor_cores: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -118,7 +126,7 @@ def kernel_reach(model: Fp8GemmModel, tensor_cores: bool) -> Reach:
         if model.bias is not None:
             value, error = _rounded(value + model.bias.astype(np.float64), error)
         largest = np.maximum(largest, np.abs(value) + error)
-    error = _judged(value, error, largest)
+    error = np.where(_surely_nan(model), 0.0, _judged(value, error, largest))
     exact = (found.error == 0).all(axis=0)
     # Products that are all 0: -0 alone if the sum begins with the first of them, +0 if it begins with 0.
     unsigned = exact & (found.size == 0).all(axis=0) & (value == 0)
@@ -146,7 +154,16 @@ def oracle_reach(model: Fp8GemmModel, tensor_cores: bool) -> Reach:
             largest = np.maximum(largest, most * (size + LARGEST_CODE))
         if model.bias is not None:
             value, error = _rounded(value + model.bias.astype(np.float64), error)
-    return Reach(value, _judged(value, error, largest))
+    return Reach(value, np.where(_surely_nan(model), 0.0, _judged(value, error, largest)))
+
+
+def _surely_nan(model: Fp8GemmModel) -> np.ndarray:
+    """bool [M, N]: outputs with a NaN among their operands, scales or bias, whatever overflows before."""
+    rows = np.isnan(model.a).any(axis=1) | np.isnan(model.a_scale).any(axis=0)
+    columns = np.isnan(model.b).any(axis=1) | np.isnan(model.w_scale).any(axis=0)
+    if model.bias is not None:
+        columns = columns | np.isnan(model.bias)
+    return rows[:, None] | columns[None, :]
 
 
 def _times(

@@ -13,6 +13,8 @@ from conformance.randomness import raw_ints
 TOKENS = (1, 2, 8, 16, 24, 33, 64, 128)
 # Bounds of one more number of tokens, another for each case: a kernel may have a path for any.
 DRAWN = (3, 256)
+# Of these a case has 1, 33 and so many others where calls are slow.
+ALWAYS, FEW = (1, 33), 3
 # Bits of a full significand.
 SIGNIFICANT = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24}
 # Binades that full significands lie in, below 1.
@@ -23,11 +25,18 @@ SIZE = 16.0
 EXPONENTS = {torch.float16: (-4, 14), torch.bfloat16: (-80, 100), torch.float32: (-80, 100)}
 
 
-def tokens_of(label: str) -> tuple[int, ...]:
-    """:data:`TOKENS` and the one that is drawn for ``label``."""
+def tokens_of(label: str, *, few: bool = False) -> tuple[int, ...]:
+    """:data:`TOKENS` and the one that is drawn for ``label``; with ``few`` some of these, others for each
+    ``label``."""
     low, high = DRAWN
     others = [count for count in range(low, high) if count not in TOKENS]
-    return (*TOKENS, others[int(raw_ints(f"tokens/{label}", 1, len(others))[0])])
+    every = (*TOKENS, others[int(raw_ints(f"tokens/{label}", 1, len(others))[0])])
+    if not few:
+        return every
+    rest = [count for count in every if count not in ALWAYS]
+    first = int(raw_ints(f"few/{label}", 1, len(rest))[0])
+    chosen = {rest[(first + i * len(rest) // FEW) % len(rest)] for i in range(FEW)}
+    return tuple(count for count in every if count in ALWAYS or count in chosen)
 
 
 def inputs(label: str, tokens: int, w: np.ndarray, dtype: torch.dtype) -> tuple[np.ndarray, ...]:

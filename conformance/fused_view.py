@@ -9,10 +9,26 @@ from typing import Any
 import numpy as np
 import torch
 
+from conformance.dims import Dim, Shape
 from conformance.faults import Context, Fault
-from conformance.faults.product import faults
+from conformance.faults.product import faults, tails
 from conformance.registry import Format
 from oracles.spec.rounding import round_to
+
+# A limit on elements that still has two blocks and a short one of the usual sizes.
+SHORT = 2000
+
+
+def shaped(fmt: Format, *, short: bool) -> Format:
+    """The format with drawn shapes of two dimensions; ``short``: few elements, as each row of K may be a
+    call, and a call a second for a long one."""
+
+    def narrowed(dim: Dim) -> Dim:
+        if not isinstance(dim, Shape):
+            return dim
+        return dataclasses.replace(dim, rank=2, limit=min(dim.limit, SHORT) if short else dim.limit)
+
+    return dataclasses.replace(fmt, dims=tuple(map(narrowed, fmt.dims)))
 
 
 def settle(bits: np.ndarray, want: np.ndarray) -> np.ndarray:
@@ -25,13 +41,17 @@ def settle(bits: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 
 def view(fmt: Format) -> Format:
-    """The format whose faults are explanations of a fused kernel."""
+    """The format whose faults are explanations of a fused kernel, and inputs that are quick to show it."""
     if fmt.inner is None or not fmt.faults:
         return fmt
     wants = _Wants(fmt)
-    every = (*fmt.faults, *faults(fmt.inner))
+    # Rows of zeros fit many a table where little is left of a weight: the tail is the likelier name.
+    every = (*tails(fmt.inner), *fmt.faults, *faults(fmt.inner))
     return dataclasses.replace(
-        fmt, faults=tuple(dataclasses.replace(fault, decode=_settled(fault, wants)) for fault in every)
+        shaped(fmt, short=True),
+        faults=tuple(dataclasses.replace(fault, decode=_settled(fault, wants)) for fault in every),
+        large=(),
+        tile_cases=(),
     )
 
 

@@ -33,12 +33,13 @@ from oracles.spec.rounding import round_to
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """A verdict and what it was made of, for the bundle."""
+    """A verdict and what it was made of, for the bundle; ``earlier``: failures that it was shrunk from."""
 
     verdict: Verdict
     weight: PackedWeight | None = None
     execution: Execution | None = None
     answers: tuple[Answer, ...] = ()
+    earlier: tuple[Checked, ...] = ()
 
     @property
     def lost(self) -> str:
@@ -70,6 +71,7 @@ class Harness:
         model: safetensors file of the real route.
         recorded: folder of recorded vectors, or None for the built-in one.
         real_every: the real-weights test takes one case in so many.
+        fused_cases: how many cases a test of a fused kernel draws at most, or None for the profile's number.
         accumulation: how fused kernels may sum.
         writer: where records go, or None.
         journal: where it is noted what is being run, or None.
@@ -85,6 +87,7 @@ class Harness:
     model: Path | None = None
     recorded: Path | None = None
     real_every: int = 1
+    fused_cases: int | None = None
     accumulation: Accumulation = FLOAT32
     writer: ResultWriter | None = None
     journal: Journal | None = None

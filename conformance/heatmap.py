@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from conformance import panels
+from conformance.axes import LINES
 from conformance.bits import is_finite, same, to_float
 from conformance.errors import UsageError
 from conformance.measures import HELPERS, measure
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CELLS = 256
+# Labels that are no group or block.
+NO_UNITS = (*LINES, *panels.PLACES, "row", "column", "part")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,32 +143,37 @@ def figure(
         from matplotlib.figure import Figure
     except ImportError as problem:
         raise UsageError(f"heatmap: expected matplotlib to be installed, found: {problem}") from problem
-    from conformance import panels
-
     measures = measure(got_bits, want_bits, dtype, axes=axes, steps=steps)
     wrong = Wrong.of(got_bits, want_bits, dtype)
     rows, columns, wrapped = _matrix(got_bits, axes)
-    names = (f"row{wrapped}", f"column{wrapped}")
-    unit = next((name for name in axes if name not in (*HELPERS, "slot", "row", "column", "part")), None)
+    names = LINES if set(LINES) <= set(axes) else (f"row{wrapped}", f"column{wrapped}")
+    product = set(LINES) <= set(axes)
+    units = "output units" if product else "weight units"
+    unit = next((name for name in axes if name not in (*HELPERS, *NO_UNITS)), None)
 
     made = Figure(figsize=(15, 9), layout="constrained")
     made.suptitle(f"{title}\n{measures.sentence()}", fontsize=12)
     places = made.subplots(2, 3)
-    panels.error_map(places[0, 0], wrong.grid(rows, columns), "signed error by row and column", names)
+    panels.error_map(
+        places[0, 0], wrong.grid(rows, columns), f"signed error by {names[0]} and {names[1]}", names, units
+    )
     if unit is None:
-        panels.magnitude(places[0, 1], measures)
+        panels.magnitude(places[0, 1], measures, units)
     else:
         cells = wrong.grid(rows, axes[unit])
         panels.error_map(places[0, 1], cells, f"signed error by row and {unit}", (names[0], unit))
         panels.order(places[0, 1], rows, axes[unit], wrong.flat)
     of_wrong = None if steps is None else steps.reshape(-1)[wrong.flat][wrong.finite]
-    panels.sizes(places[0, 2], wrong.error[wrong.finite], of_wrong)
-    panels.slot_bars(places[1, 0], axes.get("slot"), wrong.flat)
+    panels.sizes(places[0, 2], wrong.error[wrong.finite], of_wrong, units)
+    name = next((name for name in panels.PLACES if name in axes), "slot")
+    panels.slot_bars(places[1, 0], axes.get(name), wrong.flat, name)
     matrix = found_in(to_float(got_bits, dtype), to_float(want_bits, dtype), axes, steps)
-    if matrix is not None:
+    if product:
+        places[1, 1].remove()  # there are no packed words
+    elif matrix is not None:
         panels.slot_matrix(places[1, 1], matrix)
     elif unit is not None:
-        panels.magnitude(places[1, 1], measures)
+        panels.magnitude(places[1, 1], measures, units)
     else:
         panels.nothing(places[1, 1], "too few packed words to compare slots")
     panels.ulp(places[1, 2], measures)
@@ -173,8 +182,9 @@ def figure(
 
 def _matrix(bits: np.ndarray, axes: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, str]:
     """Row and column of each element, and a note when one dimension was wrapped into two."""
-    if "row" in axes and "column" in axes:
-        return axes["row"], axes["column"], ""
+    for rows, columns in (LINES, ("row", "column")):
+        if rows in axes and columns in axes:
+            return axes[rows], axes[columns], ""
     width = max(1, 2 ** int(np.ceil(np.log2(max(bits.size, 1)) / 2)))
     flat = np.arange(bits.size).reshape(bits.shape)
     return flat // width, flat % width, f" (flat index wrapped at {width})"

@@ -14,8 +14,13 @@ from conformance.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from conformance.case import Case
     from conformance.isolation import Found
 
+# Lines of the report of a failing step, however many steps there are.
+LEAST = 8
+# Fields of the kernel's input that have a shorter name in case ids.
+SHORT = {"b_layout": "lay"}
 TAKES = {"operands": "gemm_int8", "activations": "gemm_dynamic", "fp8": "gemm_fp8"}
 
 
@@ -41,7 +46,7 @@ def run_isolate(options: argparse.Namespace) -> int:
         fmt = find_format(TAKES[options.takes])
         kernel = builtin_kernel(fmt) if options.gemm is None else user_kernel(fmt, options.gemm)
         harness = dataclasses.replace(setup.build(runtime), oracles=frozenset(), writer=None)
-        fields = [field for text in options.set for field in text.split(",")]
+        fields = [_as_in_ids(field) for text in options.set for field in text.split(",")]
         known = {dim.name for dim in fmt.dims}
         for field in fields:
             if field.partition("=")[0] not in known:
@@ -67,28 +72,33 @@ def run_isolate(options: argparse.Namespace) -> int:
             # Where both fail, one token hides more: a scale of the first token is that of every one.
             several = (one for one in wrong.failures if one.verdict.case["M"] > 1)
             looked = next(several, wrong.failures[0])
+            others = [one for one in wrong.failures if one is not looked]
             if looked.verdict.kind != "CRASH_LAUNCH":
                 looked = investigate(harness, looked, kernel)
                 changed = forgot(harness, kernel, found)
             index = found.index(wrong)
-            found[index] = wrong = dataclasses.replace(wrong, failures=(looked, *wrong.failures[1:]))
+            found[index] = wrong = dataclasses.replace(wrong, failures=(looked, *others))
     if options.json == "-":
-        print(_json(found, wrong))
+        print(_json(found, wrong, changed))
     else:
         _print(kernel.name, str(runtime.device), found, wrong, options)
         if changed is not None:
-            print(
-                f"note       {changed.id} was right before and is wrong now: answers depend on earlier calls"
-            )
+            print(f"note       {_changed_words(changed)}")
     if options.json not in (None, "-"):
-        _write_json(Path(options.json), found, wrong)
+        _write_json(Path(options.json), found, wrong, changed)
     return 1 if wrong is not None or not any(one.judged for one in found) else 0
+
+
+def _as_in_ids(field: str) -> str:
+    """``lay=KN`` for ``b_layout=KN``."""
+    name, equals, value = field.partition("=")
+    return SHORT.get(name, name) + equals + value
 
 
 def _print(
     kernel: str, device: str, found: Sequence[Found], wrong: Found | None, options: argparse.Namespace
 ) -> None:
-    from conformance.report import report
+    from conformance.report import LINES, report
     from conformance.rerun import rerun
 
     name = TAKES[options.takes]
@@ -118,9 +128,7 @@ def _print(
     kernels = [] if options.gemm is None else [f"{name}={options.gemm}"]
     command = rerun(name, verdict.case.id, {"kernel": kernels, "device": options.device})
     # The table has a line a step; the report keeps to what is left of 25.
-    lines = report(verdict, (("rerun", command),)).splitlines()
-    room = max(8, 25 - 4 - len(found))
-    print("\n".join((*lines[: room - 1], lines[-1]) if len(lines) > room else lines))
+    print(report(verdict, (("rerun", command),), max(LEAST, LINES - 4 - len(found))))
 
 
 def _never_answered(found: Sequence[Found]) -> bool:
@@ -130,11 +138,17 @@ def _never_answered(found: Sequence[Found]) -> bool:
     return not answered and len(failures) == sum(one.judged for one in found)
 
 
-def _json(found: Sequence[Found], wrong: Found | None) -> str:
+def _changed_words(changed: Case) -> str:
+    return f"{changed.id} was right before and is wrong now: answers depend on earlier calls"
+
+
+def _json(found: Sequence[Found], wrong: Found | None, changed: Case | None) -> str:
     import json
 
     record = {
         "first_wrong": None if wrong is None else wrong.step.name,
+        "changed": None if changed is None else changed.id,
+        "notes": [] if changed is None else [_changed_words(changed)],
         "steps": [
             {
                 "step": one.step.name,
@@ -149,9 +163,9 @@ def _json(found: Sequence[Found], wrong: Found | None) -> str:
     return json.dumps(record, indent=1)
 
 
-def _write_json(path: Path, found: Sequence[Found], wrong: Found | None) -> None:
+def _write_json(path: Path, found: Sequence[Found], wrong: Found | None, changed: Case | None) -> None:
     try:
-        path.write_text(_json(found, wrong) + "\n", encoding="utf-8")
+        path.write_text(_json(found, wrong, changed) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--json: expected a file to write, found {path} ({error.strerror})") from error
 
@@ -196,7 +210,7 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="holds for all inputs, such as order=w-a, lay=KN or rule=absmax; repeatable",
+        help="holds for all inputs, such as order=w-a, lay=KN (b_layout) or rule=absmax; repeatable",
     )
     new.add_argument(
         "--out",

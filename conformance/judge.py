@@ -12,6 +12,7 @@ from conformance.allowed import both, leeway, right, without_silent
 from conformance.bits import is_finite, show
 from conformance.case import Case
 from conformance.compare import Comparison, class_words, compare
+from conformance.context import context
 from conformance.diagnose import explain
 from conformance.execute import Execution
 from conformance.faults import Context
@@ -93,7 +94,7 @@ class Judge:
         assert got is not None
         if want.size == 0:
             return verdict("VACUOUS", "no element was compared")
-        ctx = Context(weight, model, dtype)
+        ctx = context(self.fmt, weight, dtype, self.device, model)
         close = leeway(self.fmt.allowance, model, "kernel", self.device, got, want, dtype)
         votes = (
             *(

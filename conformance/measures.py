@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from conformance.axes import LINES
 from conformance.bits import is_finite, is_nan, same, to_float, ulp_distance
 from conformance.localize import Concentration, concentration, most_telling
 from conformance.readings import Reading, read
@@ -164,6 +165,7 @@ def measure(
         dtype,
         steps=None if steps is None else np.asarray(steps, np.float64)[at],
         shared=None if shared is None else shared[at],
+        lines={name: axes[name][at] for name in LINES if name in axes and got_bits.ndim == 2},
     )
     n = max(g.size, 1)
     return Measures(

@@ -24,9 +24,17 @@ RIGHT, NOT_FINITE, BARS = "0.82", "black", "tab:purple"
 FEW = 24
 # Wider histograms of steps have no room for a bar on each whole step.
 MOST_STEPS = 40
+# Labels of which there are a few, with what they are.
+PLACES = {
+    "slot": "slot (position of the code in its packed word)",
+    "lane": "lane (place of the channel in an instruction's 8)",
+    "byte": "byte of the accumulator, the lowest first",
+}
 
 
-def error_map(place: Axes, cells: Grid, title: str, names: tuple[str, str]) -> None:
+def error_map(
+    place: Axes, cells: Grid, title: str, names: tuple[str, str], units: str = "weight units"
+) -> None:
     """Signed errors; ``names`` are those of rows and columns."""
     from matplotlib import colormaps
     from matplotlib.colors import SymLogNorm
@@ -47,7 +55,7 @@ def error_map(place: Axes, cells: Grid, title: str, names: tuple[str, str]) -> N
     _paint(place, NOT_FINITE, cells.nonfinite, options)
     _ring(place, cells)
     bar = place.figure.colorbar(image, ax=place, shrink=0.9)
-    bar.set_label("got - want (weight units)")
+    bar.set_label(f"got - want ({units})")
     ticks = [sign * largest / part for part in (1, 10, 100) for sign in (-1, 1)]
     bar.set_ticks([*ticks, 0.0], labels=[*(f"{tick:.2g}" for tick in ticks), "0"])
     bar.minorticks_off()
@@ -107,7 +115,7 @@ def order(place: Axes, rows: np.ndarray, unit: np.ndarray, wrong: np.ndarray) ->
     )
 
 
-def sizes(place: Axes, error: np.ndarray, steps: np.ndarray | None) -> None:
+def sizes(place: Axes, error: np.ndarray, steps: np.ndarray | None, units: str = "weight units") -> None:
     """Histogram of finite errors, in ``steps`` of the local scale where there are any."""
     if steps is not None:
         with np.errstate(all="ignore"):
@@ -132,14 +140,14 @@ def sizes(place: Axes, error: np.ndarray, steps: np.ndarray | None) -> None:
     place.hist(np.clip(error, bins[0], bins[-1]), bins=bins.tolist(), color=BARS)
     place.axvline(0, color="black", linewidth=0.8)
     place.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
-    unit = "weight units" if steps is None else "steps of the local scale"
+    unit = units if steps is None else "steps of the local scale"
     place.set_xlabel(f"got - want ({unit})")
     place.set_ylabel("wrong elements")
     place.set_title(title, fontsize=9)
 
 
-def slot_bars(place: Axes, slot: np.ndarray | None, wrong: np.ndarray) -> None:
-    """Share of wrong elements (flat positions) of each slot."""
+def slot_bars(place: Axes, slot: np.ndarray | None, wrong: np.ndarray, name: str = "slot") -> None:
+    """Share of wrong elements (flat positions) of each slot, or what else :data:`PLACES` names."""
     if slot is None or not slot.size:
         nothing(place, "no packed words")
         return
@@ -147,11 +155,11 @@ def slot_bars(place: Axes, slot: np.ndarray | None, wrong: np.ndarray) -> None:
     whole = np.bincount(flat)
     part = 100 * np.bincount(flat[wrong], minlength=whole.size) / np.maximum(whole, 1)
     place.bar(np.arange(whole.size), part, color=BARS, width=0.8)
-    place.set_xlabel("slot (position of the code in its packed word)")
+    place.set_xlabel(PLACES[name])
     place.set_ylabel("wrong elements (%)")
     place.set_ylim(0, 1.1 * (float(part.max()) or 1.0))
     place.set_xticks(np.arange(whole.size))
-    place.set_title("wrong by slot", fontsize=9)
+    place.set_title(f"wrong by {name}", fontsize=9)
 
 
 def slot_matrix(place: Axes, matrix: np.ndarray) -> None:
@@ -187,7 +195,7 @@ def ulp(place: Axes, measures: Measures) -> None:
     place.set_title("distance from the right value\ngrey: equal but perhaps for the sign of zero", fontsize=9)
 
 
-def magnitude(place: Axes, measures: Measures) -> None:
+def magnitude(place: Axes, measures: Measures, units: str = "weight units") -> None:
     """Mean error by binade of |want|."""
     kept = [(item.exponent, item.mean_abs) for item in measures.magnitude if item.exponent is not None]
     kept = [(exponent, error) for exponent, error in kept if error > 0]
@@ -195,8 +203,8 @@ def magnitude(place: Axes, measures: Measures) -> None:
         nothing(place, "no finite error")
         return
     place.loglog([2.0**e for e, _ in kept], [error for _, error in kept], "o-", base=2, color=BARS)
-    place.set_xlabel("|want| (weight units, by binade)")
-    place.set_ylabel("mean |got - want| (weight units)")
+    place.set_xlabel(f"|want| ({units}, by binade)")
+    place.set_ylabel(f"mean |got - want| ({units})")
     place.set_title("error against magnitude", fontsize=9)
 
 

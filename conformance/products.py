@@ -87,7 +87,7 @@ class Products:
         batches: list[Batch] = []
         refusals: list[str] = []
         try:
-            for tokens in tokens_of(case.id):
+            for tokens in tokens_of(case.id, few=probe.brief):
                 try:
                     for x in inputs(case.id, tokens, w, dtype):
                         batches.append(Batch(x, call(x), dtype, how))

@@ -10,6 +10,10 @@ from hypothesis.database import ExampleDatabase
 PROFILES = {"smoke": 10, "default": 60, "nightly": 2000}
 # The smoke profile takes one real layer in so many; the others take all.
 REAL_EVERY = {"smoke": 9}
+# A case of a fused kernel is dozens of calls: in the interpreter one of so many cases is drawn.
+FUSED_PART = 3
+# And of the real layers, each of which takes ten seconds and more, one of so many.
+FUSED_REAL = 9
 
 
 def load_profile(

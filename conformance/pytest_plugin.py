@@ -139,6 +139,8 @@ def harness_of(config: pytest.Config) -> Any:
             )
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
+        if config.option.max_examples is not None:
+            config.stash[HARNESS].fused_cases = None  # as many as were asked for
         config.stash[HARNESS].journal = _journal(config)
     return config.stash[HARNESS]
 

@@ -14,6 +14,7 @@ different w to tell them apart: with one alone, as in a constant weight, either 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -31,8 +32,9 @@ CLEAR = 8
 class Reading:
     """``kind``: one of the words below, or ``none``. ``words``: the reading for people, or empty.
 
-    rounding, zero, sign, saturation, proportional, offset-steps, offset, whole-steps, scale-each,
-    zero-each, linear-each, growing. ``number``: the factor, the steps or the level it is about.
+    rounding, zero, sign, saturation, proportional, factor-each-token, factor-each-channel, offset-steps,
+    offset, whole-steps, scale-each, zero-each, linear-each, growing. ``number``: the factor, the steps or
+    the level it is about.
     """
 
     kind: str
@@ -48,6 +50,7 @@ def read(
     *,
     steps: np.ndarray | None = None,
     shared: np.ndarray | None = None,
+    lines: Mapping[str, np.ndarray] | None = None,
 ) -> Reading:
     """Reading of the wrong elements.
 
@@ -56,6 +59,7 @@ def read(
         ulp: int64 [n], their distance.
         steps: float64 [n], local step of each, where codes are evenly spaced.
         shared: int [n], a label that is equal where the scale is.
+        lines: int [n] each, ``token`` and ``channel`` of a product, each of which has a scale.
     """
     if got.size == 0:
         return Reading("none")
@@ -75,6 +79,7 @@ def read(
         return (
             _saturated(got, want)
             or _proportional(got, want, dtype)
+            or _by_line(got, want, dtype, lines or {})
             or _in_steps(got, want, slack, steps, shared)
             or _offset(got, want, slack)
             or _each(got, want, dtype, steps, shared)
@@ -107,6 +112,21 @@ def _proportional(got: np.ndarray, want: np.ndarray, dtype: torch.dtype) -> Read
     if abs(factor - 1) <= 8 * unit or not (np.abs(got - factor * want) <= slack).all():
         return None
     return Reading("proportional", f"got = {factor:.5g} * want: reads like a scale fault", float(factor))
+
+
+# What has a number for each token, and for each channel.
+SCALE_OF = {"token": "activation", "channel": "weight"}
+
+
+def _by_line(
+    got: np.ndarray, want: np.ndarray, dtype: torch.dtype, lines: Mapping[str, np.ndarray]
+) -> Reading | None:
+    """got = c * want, with one c in each token, or in each channel."""
+    for name, line in lines.items():
+        if np.unique(line).size > 1 and _Labelled.of(got, want, line).proportional(dtype):
+            words = f"each {name} is off by a factor of its own: reads like the {SCALE_OF[name]} scale"
+            return Reading(f"factor-each-{name}", words)
+    return None
 
 
 def _in_steps(
@@ -168,6 +188,53 @@ def _offset(got: np.ndarray, want: np.ndarray, slack: np.ndarray) -> Reading | N
     return Reading("offset", f"got = want {offset:+.6g}: a constant offset", float(offset))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Labelled:
+    """Elements in the order of their labels, and of w in each.
+
+    Attributes:
+        g, w: float64 [n].
+        label: int [n], numbered from 0.
+        first, last: int [labels], where each label begins and ends.
+        kinds: int [labels], its different w.
+    """
+
+    g: np.ndarray
+    w: np.ndarray
+    label: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    kinds: np.ndarray
+
+    @classmethod
+    def of(cls, got: np.ndarray, want: np.ndarray, shared: np.ndarray) -> _Labelled:
+        labels, index = np.unique(shared, return_inverse=True)
+        index = index.reshape(-1)
+        order = np.lexsort((want, index))
+        start = np.searchsorted(index[order], np.arange(labels.size))
+        stop = np.append(start[1:], index.size)
+        g, w, label = got[order], want[order], index[order]
+        different = np.ones(w.size, bool)
+        different[1:] = (w[1:] != w[:-1]) | (label[1:] != label[:-1])
+        kinds = np.add.reduceat(different.astype(np.int64), start)
+        return cls(g, w, label, start, stop - 1, kinds)
+
+    def of_most(self, good: np.ndarray, least: int) -> bool:
+        """Whether all elements are good whose label has ``least`` different w, and these are most."""
+        enough = (self.kinds >= least)[self.label]
+        return bool(good[enough].all() and np.count_nonzero(enough) * 2 >= self.w.size)
+
+    def proportional(self, dtype: torch.dtype) -> bool:
+        """Whether g = c * w with one c for each label."""
+        unit = 2.0 ** -SIGNIFICANT[dtype]
+        ends = np.abs(self.w[self.first]) > np.abs(self.w[self.last])
+        outer = np.where(ends, self.first, self.last)
+        factor = (self.g[outer] / self.w[outer])[self.label]
+        slack = _slack(self.g, dtype) + np.abs(factor) * _slack(self.w, dtype)
+        near = np.abs(self.g - factor * self.w) <= slack + 2 * unit * np.abs(factor * self.w)
+        return self.of_most(near, 2)
+
+
 def _each(
     got: np.ndarray,
     want: np.ndarray,
@@ -178,32 +245,17 @@ def _each(
     """Relations that hold within each scale: got = a * want, or got = a * want + b."""
     if shared is None:
         return None
-    labels, index = np.unique(shared, return_inverse=True)
-    index = index.reshape(-1)
-    order = np.lexsort((want, index))
-    start = np.searchsorted(index[order], np.arange(labels.size))
-    stop = np.append(start[1:], index.size)
-    g, w, of = got[order], want[order], index[order]
-    first, last = start, stop - 1
-    different = np.ones(w.size, bool)
-    different[1:] = (w[1:] != w[:-1]) | (of[1:] != of[:-1])
-    kinds = np.add.reduceat(different.astype(np.int64), start)
-    unit = 2.0 ** -SIGNIFICANT[dtype]
-    outer = np.where(np.abs(w[first]) > np.abs(w[last]), first, last)
-    factor = g[outer] / w[outer]
-    slack = _slack(g, dtype) + np.abs(factor[of]) * _slack(w, dtype) + 2 * unit * np.abs(factor[of] * w)
-    good = np.abs(g - factor[of] * w) <= slack
-    enough = kinds >= 2
-    if good[enough[of]].all() and np.count_nonzero(enough[of]) * 2 >= w.size:
+    found = _Labelled.of(got, want, shared)
+    if found.proportional(dtype):
         return Reading("scale-each", "got = c * want, c constant for each scale: reads like wrong scales")
+    g, w, label, first, last = found.g, found.w, found.label, found.first, found.last
     if steps is None or np.median(np.abs(g - w)) <= CLEAR * np.median(_slack(g, dtype) + _slack(w, dtype)):
         return None  # a table has no zero; and a line fits few points that lie within their roundings
     slope = (g[last] - g[first]) / (w[last] - w[first])
     base = g[first] - slope * w[first]
-    ends = np.maximum.reduceat(_slack(g, dtype) + np.abs(slope[of]) * _slack(w, dtype), start)
-    good = np.abs(g - (slope[of] * w + base[of])) <= 3 * ends[of]
-    enough = kinds >= 3
-    if good[enough[of]].all() and np.count_nonzero(enough[of]) * 2 >= w.size:
+    ends = np.maximum.reduceat(_slack(g, dtype) + np.abs(slope[label]) * _slack(w, dtype), first)
+    good = np.abs(g - (slope[label] * w + base[label])) <= 3 * ends[label]
+    if found.of_most(good, 3):
         return Reading(
             "linear-each",
             "got = a * want + b for each scale: reads like scale and zero of another group",

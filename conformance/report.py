@@ -22,10 +22,11 @@ def _wrap(label: str, text: str, lines: int = 3) -> list[str]:
 _NOTE, _LATER_ELEMENT, _SECOND_ELEMENT, _SECOND_EFFECT, _ALSO, _PASSES = range(1, 7)
 
 
-def report(verdict: Verdict, commands: tuple[tuple[str, str], ...] = ()) -> str:
+def report(verdict: Verdict, commands: tuple[tuple[str, str], ...] = (), room: int = LINES) -> str:
     """The failure text: verdict, case, who voted what, cause, first wrong elements, commands.
 
-    Where that is too much, notes are left out first, then the third and fourth element; commands never.
+    Where that is more than ``room`` lines, notes are left out first, then the third and fourth element;
+    commands never. What is left out is left out whole: no element without its values.
     """
     blocks: list[tuple[int, list[str]]] = [(0, [f"{verdict.label}  {verdict.case.id}"])]
 
@@ -54,7 +55,7 @@ def report(verdict: Verdict, commands: tuple[tuple[str, str], ...] = ()) -> str:
         add(_SECOND_EFFECT if number else 0, "  fix", cause.fix, 1)
     add(_ALSO, "also fits", ", ".join(cause.name for cause in verdict.causes[2:6]), 1)
     add(0, "told apart", verdict.apart)
-    add(0, "error", verdict.reading, 2)
+    add(0, "error", verdict.reading)
     for number, item in enumerate(verdict.located):
         index = f"  {list(item.index)} {item.where}"[: WIDTH + 30]
         rank = (0, _SECOND_ELEMENT)[number] if number < 2 else _LATER_ELEMENT
@@ -63,7 +64,7 @@ def report(verdict: Verdict, commands: tuple[tuple[str, str], ...] = ()) -> str:
     for note in verdict.notes:
         add(_NOTE, "note", note, 1)
     tail = [f"{label:<10} {command}" for label, command in commands]
-    return "\n".join(_fitting(blocks, LINES - len(tail)) + tail)
+    return "\n".join(_fitting(blocks, room - len(tail)) + tail)
 
 
 def _fitting(blocks: list[tuple[int, list[str]]], room: int) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -10,8 +11,13 @@ import torch
 
 from conformance import device_loss
 from conformance.case import Case
-from conformance.harness import Failure, Harness
+from conformance.fused_view import shaped
+from conformance.harness import Checked, Failure, Harness
+from conformance.registry import FUSED, Format
 from conformance.verdict import NEUTRAL, Verdict
+
+# Failures that a shrunk one is looked at together with.
+EARLIER = 4
 
 
 class Tally:
@@ -25,9 +31,14 @@ class Tally:
         self.reason = ""
 
     @property
+    def run(self) -> Harness:
+        """The run's harness: recorded vectors, empty weights and products have their own around it."""
+        found: Harness = getattr(self.harness, "harness", self.harness)
+        return found
+
+    @property
     def _device(self) -> torch.device:
-        # Recorded vectors, empty weights and products have a harness of their own around the run's.
-        return getattr(self.harness, "harness", self.harness).runtime.device
+        return self.run.runtime.device
 
     def check(self, case: Case) -> None:
         """Judge a case.
@@ -86,10 +97,18 @@ def run_drawn(
     tally.finish()
 
 
+def drawable(harness: Harness, fmt: Format) -> Format:
+    """The format with the shapes that are drawn for its kernel: a fused one has a weight of two dimensions,
+    and in the interpreter a long K in the fixed cases alone."""
+    if not harness.kernels[fmt.name].name.startswith(FUSED):
+        return fmt
+    return shaped(fmt, short=harness.runtime.interpreter)
+
+
 def _drawn(tally: Tally, strategy: Any, kernel: str, *, signs: bool) -> bool:
     """Raise the first failure, shrunk; one in the sign of zeros alone only with ``signs``. Returns whether
     there was one of these instead."""
-    from hypothesis import core, given
+    from hypothesis import core, given, settings
 
     raised: dict[Case, Failure] = {}
     passed_over = False
@@ -115,5 +134,21 @@ def _drawn(tally: Tally, strategy: Any, kernel: str, *, signs: bool) -> bool:
     # draw alike, and remembers no failure of it: give this test a seed and a key of its own.
     judge._hypothesis_internal_use_seed = f"{core.global_force_seed}/{tally.test}"  # type: ignore[attr-defined]
     judge._hypothesis_internal_database_key = f"{tally.test}/{kernel}".encode()  # type: ignore[attr-defined]
-    judge()
+    most = tally.run.fused_cases if kernel.startswith(FUSED) else None
+    if most is not None:
+        judge = settings(max_examples=min(most, settings().max_examples))(judge)
+    try:
+        judge()
+    except Failure as failure:
+        # What is left of a shrunk case fits many causes; those that it was shrunk from fit fewer.
+        failure.checked = dataclasses.replace(failure.checked, earlier=_earlier(raised, failure.checked))
+        raise
     return passed_over
+
+
+def _earlier(raised: Mapping[Case, Failure], last: Checked) -> tuple[Checked, ...]:
+    """The first failure and those with most elements, one of each size, without the last one."""
+    others = [one.checked for one in raised.values() if one.checked.verdict.case != last.verdict.case]
+    sizes = {checked.verdict.elements: checked for checked in others[:0:-1]}
+    largest = sorted(sizes.values(), key=lambda checked: -checked.verdict.elements)
+    return tuple(others[:1] + largest[: EARLIER - 1])

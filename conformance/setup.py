@@ -12,11 +12,11 @@ import torch
 
 from conformance import interpreter, known_faults, realmodel
 from conformance.errors import UsageError
-from conformance.fused import MANY, SAMPLED, SIGN_OF_ZERO, about
-from conformance.fused_activations import TOKENS
+from conformance.fused import BRIEF, MANY, SAMPLED, SIGN_OF_ZERO, Probe, about
+from conformance.fused_activations import FEW, TOKENS
 from conformance.gemm_bound import FLOAT32, Accumulation
 from conformance.harness import Harness
-from conformance.profiles import PROFILES, REAL_EVERY
+from conformance.profiles import FUSED_PART, PROFILES, REAL_EVERY
 from conformance.registry import FUSED, Format, Kernel, builtin_kernel, formats, parse_case, user_kernel
 from conformance.results import ResultWriter, Summary
 from conformance.runtime import Runtime, environment
@@ -95,10 +95,15 @@ def build(
         raise UsageError(f"--recorded: expected a folder of recorded vectors, found nothing at {recorded}")
     if model is not None:
         realmodel.linear_layers(model)
+    chosen = parse_kernels(known, kernels, fused)
+    if runtime.interpreter:
+        for kernel in chosen.values():
+            if isinstance(kernel.function, Probe):
+                kernel.function.brief = True
     return Harness(
         runtime=runtime,
         formats=known,
-        kernels=parse_kernels(known, kernels, fused),
+        kernels=chosen,
         known_faults=_load_faults(known_faults, known),
         oracles=_check_oracles(known.values(), oracles, runtime),
         gate=gate,
@@ -106,6 +111,7 @@ def build(
         model=model or realmodel.packaged_file(),
         recorded=recorded,
         real_every=REAL_EVERY.get(profile, 1),
+        fused_cases=max(1, PROFILES[profile] // FUSED_PART) if runtime.interpreter else None,
         accumulation=accumulation or FLOAT32,
         writer=_writer(runtime, report, results, worker, run),
     )
@@ -171,21 +177,29 @@ def header(harness: Harness, profile: str, max_examples: int | None, results: Pa
             lines.append(f"conformance interpreter: {caveat}")
     for name, kernel in harness.kernels.items():
         if kernel.name.startswith(FUSED):
-            lines += _fused_lines(harness, name, kernel.name.removeprefix(FUSED))
+            lines += _fused_lines(harness, name, kernel.name.removeprefix(FUSED), max_examples)
         elif not kernel.builtin:
             lines.append(f"conformance kernel: {name} = {kernel.name}")
     lines.append(f"conformance results: {results}")
     return lines
 
 
-def _fused_lines(harness: Harness, name: str, path: str) -> list[str]:
-    return [
+def _fused_lines(harness: Harness, name: str, path: str, max_examples: int | None) -> list[str]:
+    brief = harness.runtime.interpreter
+    tokens = ", ".join(map(str, TOKENS))
+    some = f" (1, 33 and {FEW} others in turn)" if brief else ""
+    lines = [
         f"conformance fused: {name} = {path}, {about(harness.formats[name])}; one-hot x with M = 1 "
-        f"({SAMPLED} rows of a weight, more once one is wrong) and M = {MANY} (all rows)",
-        f"conformance fused: random x with M = {', '.join(map(str, TOKENS))} and one more for each case, "
+        f"({BRIEF if brief else SAMPLED} rows of a weight, more once one is wrong) and M = {MANY} (all rows)",
+        f"conformance fused: random x with M = {tokens} and one more for each case{some}, "
         f"within the bound of {harness.accumulation}",
         f"conformance fused: {SIGN_OF_ZERO}",
     ]
+    if max_examples is None and harness.fused_cases is not None:
+        lines.insert(
+            1, f"conformance fused: {harness.fused_cases} cases a test, as calls are slow in the interpreter"
+        )
+    return lines
 
 
 def summary_lines(summary: Summary, results: Path, seed: int, skipped: Counter[str]) -> list[str]:

@@ -2,14 +2,14 @@
 activations, are those of every kernel: ``test_formats.py`` and the rest."""
 
 from conformance.products import Products
-from conformance.running import run_drawn, run_each
+from conformance.running import drawable, run_drawn, run_each
 from conformance.strategies import cases
 
 
 def test_products(harness, fused_fmt, out, request):
     """y = x W within the proven bound, for one token to 128 and more."""
     kernel = harness.kernels[fused_fmt.name].name
-    drawn = cases(fused_fmt, out=out, route="words")
+    drawn = cases(drawable(harness, fused_fmt), out=out, route="words")
     run_drawn(Products(harness), request.node.name, drawn, kernel)
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
+from conformance.profiles import FUSED_REAL
 from conformance.realmodel import PACKAGE, linear_layers, thinned
+from conformance.registry import FUSED
 from conformance.running import run_each
 
 
@@ -16,4 +18,6 @@ def test_real_weights(harness, fmt, out, request):
         for variant in fmt.real_variants
     ]
     every = max(harness.real_every, fmt.real_step if harness.runtime.interpreter else 1)
+    if harness.runtime.interpreter and harness.kernels[fmt.name].name.startswith(FUSED):
+        every = max(every, FUSED_REAL)
     run_each(harness, request.node.name, thinned(cases, every, len(fmt.real_variants), out))

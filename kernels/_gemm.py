@@ -1,4 +1,4 @@
-"""What the packed types of the int8 matrix product share: checks of their fields, and tile sizes."""
+"""What the packed types of the int8 and fp8 matrix products share: checks of fields, and of tile sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import Literal
 import torch
 
 from kernels._gemm_kernel import A_W, ABSMAX, PRODUCT, W_A
-from kernels._packed import PackedWeight, expect_finite, expect_int, expect_power_of_two, expect_tensor
+from kernels._packed import (
+    OUTPUT_DTYPES,
+    PackedWeight,
+    expect_finite,
+    expect_int,
+    expect_power_of_two,
+    expect_tensor,
+)
 
 ACTIVATION_DTYPES = (torch.int8, torch.uint8)
 BIAS_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -23,6 +30,14 @@ def expect_matrix(field: str, value: object, dtype: torch.dtype | tuple[torch.dt
     tensor = expect_tensor(field, value, dtype=dtype)
     if tensor.dim() != 2:
         raise ValueError(f"{field}: expected 2 dimensions, found shape {list(tensor.shape)}")
+    return tensor
+
+
+def expect_activations(x: object) -> torch.Tensor:
+    """``x`` if it is a matrix of floats whose rows have elements; raises TypeError or ValueError."""
+    tensor = expect_matrix("x", x, OUTPUT_DTYPES)
+    if tensor.shape[0] and not tensor.shape[1]:
+        raise ValueError(f"x: expected at least one element a row, found shape {list(tensor.shape)}")
     return tensor
 
 
@@ -91,6 +106,16 @@ def expect_tiles(block_m: object, block_n: object, block_k: object, num_warps: o
         expect_int(field, value, minimum=least)
         expect_power_of_two(field, value)
     expect_power_of_two("num_warps", num_warps)
+
+
+def check_by_row(kind: type[PackedWeight], weight: object, **tile: object) -> None:
+    """Check the arguments of a kernel that goes over rows: a ``weight`` of ``kind``, powers of two."""
+    if not isinstance(weight, kind):
+        raise TypeError(f"weight: expected {kind.__name__}, found {type(weight).__name__}")
+    for field, value in tile.items():
+        expect_int(field, value, minimum=1)
+        expect_power_of_two(field, value)
+    weight.validate()
 
 
 def unsafe_depth(unsigned: bool) -> int:

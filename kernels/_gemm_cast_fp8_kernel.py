@@ -44,15 +44,12 @@ def _largest(x, row, n_rows, n_cols, first, last, ROWS: tl.constexpr, COLS: tl.c
 
 @triton.jit
 def _cast_kernel(
-    out,  # [M, K] output dtype, when BACK
-    codes,  # [M, K] bytes, when CODES
-    scales,  # float32: [1], which is read, or [M] or [M, KB], which are written when CODES
+    codes,  # [M, K] bytes
+    scales,  # float32: [1], which is read, or [M] or [M, KB], which are written
     x,  # [M, K]
     n_rows,
     n_cols,
     PER: tl.constexpr,
-    BACK: tl.constexpr,
-    CODES: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
@@ -71,8 +68,7 @@ def _cast_kernel(
             high = _largest(x, row, n_rows, n_cols, first, last, ROWS, COLS)
             # The plain division of Triton is not correctly rounded when it is compiled.
             scale = tl.div_rn(high, tl.full([ROWS], 448.0, tl.float32))
-            if CODES:
-                tl.store(scales + row * n_blocks + block, scale, mask=in_rows)
+            tl.store(scales + row * n_blocks + block, scale, mask=in_rows)
         else:
             scale = tl.load(scales + row * 0)
         for start in range(first, last, COLS):
@@ -84,8 +80,33 @@ def _cast_kernel(
             # 0 / 0 is NaN.
             nothing = (value == 0.0) & (spread == 0.0)
             code = encoded(tl.where(nothing, value, tl.div_rn(value, spread)))
-            if CODES:
-                tl.store(codes + at, code.to(tl.uint8), mask=mask)
-            if BACK:
-                back = decoded(code) * spread
-                tl.store(out + at, back.to(out.dtype.element_ty), mask=mask)
+            tl.store(codes + at, code.to(tl.uint8), mask=mask)
+
+
+@triton.jit
+def _decode_kernel(
+    out,  # [M, K] output dtype
+    codes,  # [M, K] bytes
+    scales,  # float32 [1], [M] or [M, KB]
+    n_rows,
+    n_cols,
+    PER: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    # One grid axis: the second one ends at 65535.
+    col_tiles = tl.cdiv(n_cols, COLS)
+    row = (tl.program_id(0) // col_tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    col = (tl.program_id(0) % col_tiles).to(tl.int64) * COLS + tl.arange(0, COLS)
+    in_rows = row < n_rows
+    mask = in_rows[:, None] & (col < n_cols)[None, :]
+    at = row[:, None] * n_cols + col[None, :]
+    value = decoded(tl.load(codes + at, mask=mask, other=0))
+    if PER == TENSOR:
+        value = value * tl.load(scales)
+    elif PER == BLOCKS:
+        near = row[:, None] * tl.cdiv(n_cols, BLOCK) + (col // BLOCK)[None, :]
+        value = value * tl.load(scales + near, mask=mask, other=0.0)
+    else:
+        value = value * tl.load(scales + row, mask=in_rows, other=0.0)[:, None]
+    tl.store(out + at, value.to(out.dtype.element_ty), mask=mask)

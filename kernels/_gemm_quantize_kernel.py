@@ -69,7 +69,8 @@ def _quantize_kernel(
         else:
             scale = tl.div_rn(high - low, tl.full([ROWS], 255.0, tl.float32))
             zero = LEAST - _nearest(tl.div_rn(low, scale))
-            zero = tl.minimum(tl.maximum(zero, LEAST), MOST)
+            # It is not below LEAST: low is at most 0.
+            zero = tl.minimum(zero, MOST)
         inverse = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), scale)
     if CODES:
         tl.store(scales + row, scale, mask=in_rows)

@@ -48,20 +48,12 @@ import torch
 import triton
 
 from kernels._fp8 import E4M3, blocks
-from kernels._gemm import expect_choice, expect_matrix
-from kernels._gemm_cast_fp8_kernel import _cast_kernel
+from kernels._gemm import check_by_row, expect_activations, expect_choice
+from kernels._gemm_cast_fp8_kernel import _cast_kernel, _decode_kernel
 from kernels._gemm_fp8_kernel import BLOCKS, LINE, TENSOR
 from kernels._launch import check_output, check_runnable, destination, on_device
-from kernels._packed import (
-    PackedWeight,
-    expect_finite,
-    expect_int,
-    expect_one_device,
-    expect_power_of_two,
-    expect_tensor,
-)
+from kernels._packed import PackedWeight, expect_finite, expect_one_device, expect_tensor
 
-INPUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 PERS = ("tensor", "token", "block")
 
 Per = Literal["tensor", "token", "block"]
@@ -89,9 +81,7 @@ class CastInput(PackedWeight):
             ValueError: another shape, rows without elements, an unknown ``per``, a scale with another
                 ``per`` than tensor; with ``deep`` also a number that is not finite.
         """
-        shape = expect_matrix("x", self.x, INPUT_DTYPES).shape
-        if shape[0] and not shape[1]:
-            raise ValueError(f"x: expected at least one element a row, found shape {list(shape)}")
+        expect_activations(self.x)
         expect_choice("per", self.per, PERS)
         if self.per == "tensor":
             expect_tensor("scale", self.scale, dtype=torch.float32, shape=(1,))
@@ -111,44 +101,27 @@ class Cast(NamedTuple):
     scale: torch.Tensor
 
 
-def _launch(
-    weight: CastInput,
-    out: torch.Tensor | None,
-    made: Cast | None,
-    rows: int,
-    cols: int,
-    num_warps: int,
-) -> None:
+def _cast(weight: CastInput, **tile: int) -> Cast:
+    """As :func:`cast`, of a weight that is checked, on its device."""
     x = weight.x.contiguous()
     n_rows, n_cols = x.shape
-    if not n_rows:
-        return
-    scales = weight.scale if made is None else made.scale
-    _cast_kernel[(triton.cdiv(n_rows, rows),)](
-        # What is None is not written.
-        x if out is None else out,
-        x if made is None else made.codes.view(torch.uint8),
-        x if scales is None else scales,
-        x,
-        n_rows,
-        n_cols,
-        PER=_NUMBERS[weight.per],
-        BACK=out is not None,
-        CODES=made is not None,
-        ROWS=rows,
-        COLS=cols,
-        num_warps=num_warps,
-        enable_fp_fusion=False,
-    )
-
-
-def _check(weight: CastInput, rows: int, cols: int, num_warps: int) -> None:
-    if not isinstance(weight, CastInput):
-        raise TypeError(f"weight: expected CastInput, found {type(weight).__name__}")
-    for field, value in (("rows", rows), ("cols", cols), ("num_warps", num_warps)):
-        expect_int(field, value, minimum=1)
-        expect_power_of_two(field, value)
-    weight.validate()
+    scale = weight.scale
+    if scale is None:
+        shape = (n_rows,) if weight.per == "token" else (n_rows, blocks(n_cols))
+        scale = torch.empty(shape, dtype=torch.float32, device=x.device)
+    made = Cast(torch.empty((n_rows, n_cols), dtype=E4M3, device=x.device), scale)
+    if n_rows:
+        _cast_kernel[(triton.cdiv(n_rows, tile["ROWS"]),)](
+            made.codes.view(torch.uint8),
+            scale,
+            x,
+            n_rows,
+            n_cols,
+            PER=_NUMBERS[weight.per],
+            **tile,
+            enable_fp_fusion=False,
+        )
+    return made
 
 
 def cast(weight: CastInput, *, rows: int = 1, cols: int = 1024, num_warps: int = 4) -> Cast:
@@ -166,17 +139,10 @@ def cast(weight: CastInput, *, rows: int = 1, cols: int = 1024, num_warps: int =
     Raises:
         TypeError, ValueError: a field does not fit; names it.
     """
-    _check(weight, rows, cols, num_warps)
+    check_by_row(CastInput, weight, rows=rows, cols=cols, num_warps=num_warps)
     check_runnable(_cast_kernel, weight.device)
-    device, (n_rows, n_cols) = weight.device, weight.x.shape
-    with on_device(device):
-        shape = (n_rows,) if weight.per == "token" else (n_rows, blocks(n_cols))
-        scale = weight.scale
-        if scale is None:
-            scale = torch.empty(shape, dtype=torch.float32, device=device)
-        made = Cast(torch.empty((n_rows, n_cols), dtype=E4M3, device=device), scale)
-        _launch(weight, None, made, rows, cols, num_warps)
-    return made
+    with on_device(weight.device):
+        return _cast(weight, ROWS=rows, COLS=cols, num_warps=num_warps)
 
 
 def round_trip(
@@ -188,7 +154,7 @@ def round_trip(
     cols: int = 1024,
     num_warps: int = 4,
 ) -> torch.Tensor:
-    """Cast and decode again: what the codes stand for, in ``dtype``, exact to the bit.
+    """Cast and decode the codes that were stored: what they stand for, in ``dtype``, exact to the bit.
 
     Args:
         weight, rows, cols, num_warps: as :func:`cast`.
@@ -201,9 +167,22 @@ def round_trip(
     Raises:
         TypeError, ValueError: a field, ``dtype`` or ``out`` does not fit; names it.
     """
-    _check(weight, rows, cols, num_warps)
+    check_by_row(CastInput, weight, rows=rows, cols=cols, num_warps=num_warps)
     check_output(weight, dtype, out)
     check_runnable(_cast_kernel, weight.device)
+    tile = {"ROWS": rows, "COLS": cols, "num_warps": num_warps}
     with destination(weight, dtype, out) as target:
-        _launch(weight, target.buffer, None, rows, cols, num_warps)
+        made = _cast(weight, **tile)
+        n_rows, n_cols = made.codes.shape
+        if n_rows:
+            _decode_kernel[(triton.cdiv(n_rows, rows) * triton.cdiv(n_cols, cols),)](
+                target.buffer,
+                made.codes.view(torch.uint8),
+                made.scale,
+                n_rows,
+                n_cols,
+                PER=_NUMBERS[weight.per],
+                **tile,
+                enable_fp_fusion=False,
+            )
     return target.result

@@ -44,7 +44,7 @@ from kernels._gemm import (
 from kernels._launch import check_output
 from kernels._packed import PackedWeight, expect_one_device
 from kernels.gemm_int8 import Int8GemmInput, matmul
-from kernels.gemm_quantize import QuantizeInput, Rule, expect_activations, quantize
+from kernels.gemm_quantize import QuantizeInput, Rule, expect_quantizable, quantize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class DynamicGemmInput(PackedWeight):
                 different devices; with ``deep`` also an activation, a scale or a bias that is not
                 finite.
         """
-        expect_activations(self.x, self.rule, self.signed)
+        expect_quantizable(self.x, self.rule, self.signed)
         n_cols, n_inner = outputs_and_inner(self.b, self.b_layout)
         if self.x.shape[1] != n_inner:
             raise ValueError(

@@ -58,12 +58,11 @@ from typing import Literal, NamedTuple
 import torch
 import triton
 
-from kernels._gemm import expect_choice, expect_matrix
+from kernels._gemm import check_by_row, expect_activations, expect_choice
 from kernels._gemm_quantize_kernel import ABSMAX, FULL, MINMAX, SCALE, _quantize_kernel
 from kernels._launch import check_output, check_runnable, destination, on_device
-from kernels._packed import PackedWeight, expect_finite, expect_int, expect_power_of_two
+from kernels._packed import PackedWeight, expect_finite
 
-INPUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 RULES = ("scale", "full", "absmax", "minmax")
 
 Rule = Literal["scale", "full", "absmax", "minmax"]
@@ -89,16 +88,14 @@ class QuantizeInput(PackedWeight):
             ValueError: another number of dimensions, rows without elements, an unknown rule, unsigned
                 codes of another rule than ``minmax``; with ``deep`` also a number that is not finite.
         """
-        expect_activations(self.x, self.rule, self.signed)
+        expect_quantizable(self.x, self.rule, self.signed)
         if deep:
             expect_finite("x", self.x)
 
 
-def expect_activations(x: object, rule: object, signed: object) -> None:
+def expect_quantizable(x: object, rule: object, signed: object) -> None:
     """Check the fields of activations that are to be quantized."""
-    shape = expect_matrix("x", x, INPUT_DTYPES).shape
-    if shape[0] and not shape[1]:
-        raise ValueError(f"x: expected at least one element a row, found shape {list(shape)}")
+    expect_activations(x)
     expect_choice("rule", rule, RULES)
     if not isinstance(signed, bool):
         raise TypeError(f"signed: expected a bool, found {type(signed).__name__}")
@@ -158,15 +155,6 @@ def _launch(
     )
 
 
-def _check(weight: QuantizeInput, rows: int, cols: int, num_warps: int) -> None:
-    if not isinstance(weight, QuantizeInput):
-        raise TypeError(f"weight: expected QuantizeInput, found {type(weight).__name__}")
-    for field, value in (("rows", rows), ("cols", cols), ("num_warps", num_warps)):
-        expect_int(field, value, minimum=1)
-        expect_power_of_two(field, value)
-    weight.validate()
-
-
 def quantize(weight: QuantizeInput, *, rows: int = 1, cols: int = 1024, num_warps: int = 4) -> Quantized:
     """Codes, scales and zero points of activations, exact to the bit.
 
@@ -182,7 +170,7 @@ def quantize(weight: QuantizeInput, *, rows: int = 1, cols: int = 1024, num_warp
     Raises:
         TypeError, ValueError: a field does not fit; names it.
     """
-    _check(weight, rows, cols, num_warps)
+    check_by_row(QuantizeInput, weight, rows=rows, cols=cols, num_warps=num_warps)
     check_runnable(_quantize_kernel, weight.device)
     device, n_rows = weight.device, weight.x.shape[0]
     with on_device(device):
@@ -217,7 +205,7 @@ def round_trip(
     Raises:
         TypeError, ValueError: a field, ``dtype`` or ``out`` does not fit; names it.
     """
-    _check(weight, rows, cols, num_warps)
+    check_by_row(QuantizeInput, weight, rows=rows, cols=cols, num_warps=num_warps)
     check_output(weight, dtype, out)
     check_runnable(_quantize_kernel, weight.device)
     with destination(weight, dtype, out) as target:

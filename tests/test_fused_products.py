@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conformance.bits import to_float
-from conformance.faults.product import faults
+from conformance.faults.product import faults, tails
 from conformance.fused_activations import DRAWN, SIGNIFICANT, TOKENS, inputs, one_term, tokens_of
 from conformance.fused_causes import NARROW
 from conformance.fused_nonfinite import AGAIN, LOST, SPREAD
@@ -90,7 +90,7 @@ def test_a_dtype_that_holds_the_activations_is_no_fault():
 
 
 def test_names_of_activations_are_those_of_no_weight():
-    weights = {fault.name for inner in (0, 1) for fault in faults(inner)}
+    weights = {fault.name for inner in (0, 1) for fault in (*faults(inner), *tails(inner))}
     assert not weights & {name for name, *_ in NARROW}
 
 

@@ -93,6 +93,9 @@ def test_every_fault_of_the_whole_shows_in_the_suite(name):
 NAMED = [
     ("gemm_quantize", "round-half-up", "M=3,K=33,x=ties(1)"),
     ("gemm_quantize", "round-truncate", "M=3,K=33"),
+    ("gemm_quantize", "round-half-then-truncate", "M=3,K=33"),
+    ("gemm_quantize", "scale-of-next-row-wrapped", "M=3,K=33"),
+    ("gemm_quantize", "scale-of-previous-row-wrapped", "M=3,K=33"),
     ("gemm_quantize", "extremes-of-tensor", "M=3,K=33"),
     ("gemm_quantize", "extremes-of-first-32", "M=3,K=100,x=last(1)"),
     ("gemm_quantize", "levels-127.5", "M=3,K=33"),
@@ -123,7 +126,12 @@ NAMED = [
     ("gemm_epilogue", "zero-of-next-token", "M=3,N=9,azero=token,aper=token"),
     ("gemm_epilogue", "scales-swapped", "M=8,N=8,aper=token"),
     ("gemm_epilogue", "a-scale-of-next", "M=3,N=9,aper=token"),
+    ("gemm_epilogue", "a-scale-of-next-wrapped", "M=3,N=9,aper=token"),
+    ("gemm_epilogue", "w-scale-of-previous-wrapped", "M=3,N=9,aper=token"),
     ("gemm_epilogue", "w-scale-of-first", "M=3,N=9,aper=token"),
+    ("gemm_epilogue", "result-truncated-to-integer", "M=8,N=33,bias=fp32,aper=token"),
+    ("gemm_epilogue", "result-rounded-to-integer", "M=8,N=33,aper=token"),
+    ("gemm_epilogue", "result-rounded-to-integer", "M=8,N=33,bias=fp32,aper=token"),
     ("gemm_epilogue", "bias-before-scales", "M=3,N=9,bias=fp32,aper=token"),
     ("gemm_epilogue", "bias-by-row", "M=8,N=8,bias=fp32,aper=token"),
     ("gemm_epilogue", "bias-twice", "M=3,N=9,bias=fp32,aper=token"),
@@ -141,7 +149,11 @@ NAMED = [
     ("gemm_dynamic", "extremes-of-tensor", "M=3,N=9,K=33"),
     ("gemm_dynamic", "codes-by-scale-of-next-row", "M=3,N=9,K=33"),
     ("gemm_dynamic", "sum-int16-wraps", "M=3,N=9,K=33"),
+    ("gemm_int8", "result-rounded-to-integer", "M=3,N=9,K=33,aper=token"),
+    ("gemm_int8", "a-scale-of-next-wrapped", "M=3,N=9,K=33,aper=token"),
     ("gemm_dynamic", "bias-before-scales", "M=3,N=9,K=33,bias=fp32"),
+    ("gemm_dynamic", "round-half-then-truncate", "M=3,N=9,K=33,rule=scale"),
+    ("gemm_dynamic", "a-scale-of-previous-wrapped", "M=3,N=9,K=33"),
 ]
 
 
@@ -150,6 +162,22 @@ def test_fault_is_the_only_cause_named(name, fault, fields):
     verdict = judge(mutant(FORMATS[name], FAULTS[name][fault]), f"{name}:{fields},out=fp32").verdict
     assert verdict.kind == "MISMATCH"
     assert [cause.name for cause in verdict.causes] == [fault]
+
+
+def test_a_result_that_was_an_integer_for_a_while_is_named():
+    """As a kernel does it, without a bias and with one: a cast to int32 has no -0."""
+    fmt = FORMATS["gemm_int8"]
+    for fields, name in (
+        ("M=3,N=9,K=33,aper=token", "product-truncated-to-integer"),
+        ("M=3,N=9,K=33,aper=token,bias=fp16", "result-truncated-to-integer"),
+    ):
+
+        def cast(weight, *, dtype):
+            values = torch.from_numpy(fmt.unpack(weight).values())
+            return values.to(torch.int32).to(dtype)
+
+        verdict = judge(cast, f"gemm_int8:{fields},out=fp32").verdict
+        assert name in [cause.name for cause in verdict.causes]
 
 
 def test_the_step_that_is_wrong_is_the_one_that_is_named():

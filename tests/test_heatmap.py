@@ -169,6 +169,33 @@ def test_panels_have_titles_units_and_a_centred_colour_bar():
     assert "got - want (weight units)" in {place.get_ylabel() for place in drawn.axes}
 
 
+@pytest.mark.parametrize(
+    ("case", "fault", "place"),
+    [
+        ("gemm_int8:M=5,N=33,K=65,aper=token", "a-scale-of-next", "lane"),
+        ("gemm_epilogue:M=5,N=33,aper=token", "w-scale-of-next", "lane"),
+        ("gemm_accumulate:M=5,N=33,K=65", "sum-int16-wraps", "byte"),
+    ],
+)
+def test_a_product_has_tokens_and_channels_and_no_words(case: str, fault: str, place: str):
+    got, want, axes, steps = outputs(case, fault)
+    drawn = figure(got, want, HALF, axes=axes, steps=steps, title="")
+    first = drawn.axes[0]
+    assert (first.get_ylabel(), first.get_xlabel()) == ("token", "channel")
+    shown = [place.get_title().partition("\n")[0] for place in drawn.axes if place.get_title()]
+    assert len(shown) == 5
+    assert shown[0] == "signed error by token and channel"
+    assert f"wrong by {place}" in shown
+    words = " ".join(text.get_text() for place in drawn.axes for text in place.findobj() if _is_text(text))
+    assert not {"weight units", "slot", "packed", "row", "column"} & {
+        word for word in ("weight units", "slot", "packed", "row", "column") if word in words
+    }
+
+
+def _is_text(item: object) -> bool:
+    return hasattr(item, "get_text")
+
+
 def test_groups_out_of_order_are_marked():
     got, want, axes, steps = outputs("gptq:K=256,N=8,zeros=v2,act=perm(1)", "g_idx-ignored")
     drawn = figure(got, want, HALF, axes=axes, steps=steps, title="")

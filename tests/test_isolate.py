@@ -11,6 +11,7 @@ import torch
 from conformance.errors import UsageError
 from conformance.isolation import ACTIVATIONS, OPERANDS, first_wrong, isolate, steps_of
 from conformance.outliers import look
+from conformance.report import LINES
 from kernels import Unsupported
 from tests.black_boxes import WRONG, dynamic, gemm, half_away
 from tests.harness_runs import FORMATS, harness, planted, python
@@ -107,7 +108,7 @@ def test_the_command_names_step_and_cause_in_25_lines(tmp_path):
 
 
 def written(path, body):
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         "import os\nimport time\n\nimport torch\n\nfrom tests.black_boxes import gemm\n\n\n"
         f"def mine(w, *, dtype, out=None):\n    {body}\n",
@@ -177,7 +178,29 @@ def test_the_rerun_of_a_path_with_a_blank(tmp_path):
 def test_json_on_the_standard_output():
     record = json.loads(run("--json", "-").stdout)
     assert record["first_wrong"] is None
+    assert (record["changed"], record["notes"]) == (None, [])
     assert record["steps"][0]["judged"] > 30
+
+
+def test_a_layout_has_the_name_of_the_input_too():
+    def cases(text):
+        done = run("--set", text, "--json", "-")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["steps"]
+
+    assert cases("b_layout=KN") == cases("lay=KN")
+    assert "lay: expected one of NK, KN, found 'MK'" in run("--set", "b_layout=MK").stderr
+
+
+@pytest.mark.parametrize("folders", [1, 4])  # a longer name is one more line
+def test_a_report_of_a_step_is_cut_at_whole_entries(tmp_path, folders):
+    path = tmp_path.joinpath(*["a folder with a name" for _ in range(folders)], "mine.py")
+    done = run("--gemm", written(path, "return gemm(w, dtype=dtype, out=out).neg_()"))
+    lines = done.stdout.splitlines()
+    assert len(lines) <= LINES
+    places = [i for i, line in enumerate(lines) if line.startswith("  [")]
+    assert places
+    assert [i + 1 for i in places] == [i for i, line in enumerate(lines) if line.startswith("      got ")]
 
 
 def test_float32_accumulation_is_seen():
@@ -206,9 +229,13 @@ def test_a_kernel_that_changes_its_mind(tmp_path):
     kernel = written(tmp_path / "mine.py", body)
     source = (tmp_path / "mine.py").read_text()
     (tmp_path / "mine.py").write_text(source.replace("def mine", "calls = []\n\n\ndef mine"))
-    done = run("--gemm", kernel)
+    words = "was right before and is wrong now: answers depend on earlier calls"
+    done = run("--gemm", kernel, "--json", str(tmp_path / "found.json"))
     assert done.returncode == 1
-    assert "was right before and is wrong now: answers depend on earlier calls" in done.stdout
+    assert words in done.stdout
+    record = json.loads((tmp_path / "found.json").read_text())
+    assert record["notes"] == [f"{record['changed']} {words}"]
+    assert record["changed"].startswith("gemm_int8:")
     again = run("--gemm", written(tmp_path / "other.py", "return gemm(w, dtype=dtype, out=out, sign=1)"))
     assert again.returncode == 1
     assert "was right before" not in again.stdout

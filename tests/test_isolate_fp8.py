@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 
 import pytest
 import torch
@@ -125,3 +126,21 @@ def test_the_command():
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("gemm_fp8  kernels.gemm_fp8:matmul on cpu")
     assert "no step is wrong" in done.stdout
+
+
+def other_order(w, *, dtype, out=None):
+    return gemm(w, dtype=dtype, out=out, order="product")
+
+
+def test_every_failing_case_of_a_step_is_kept_once():
+    """The one that is looked into further comes first, and in no other's place."""
+    command = ("-m", "conformance", "isolate", "--takes", "fp8", "--device", "cpu", "--json", "-")
+    done = python(*command, "--gemm", "tests.test_isolate_fp8:other_order")
+    assert done.returncode == 1, done.stderr
+    (step,) = [one for one in json.loads(done.stdout)["steps"] if one["step"] == "order of the scales"]
+    ids = [failure["case"] for failure in step["failures"]]
+    assert len(set(ids)) == len(ids) > 1
+    # Inputs with M = 1 fail as well: no words may say that only M > 1 does.
+    text = python(*command[:-2], "--gemm", "tests.test_isolate_fp8:other_order").stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("  WRONG     order of the scales")]
+    assert "alone" not in line

@@ -360,6 +360,50 @@ def test_reading_of_a_fault(case: str, fault: str, kind: str, dtype: torch.dtype
     assert found.reading.kind == kind, found.sentence()
 
 
+PRODUCT = "gemm_int8:M=5,N=33,K=65,aper=token"
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(
+    ("case", "fault", "words"),
+    [
+        (
+            PRODUCT,
+            "a-scale-of-next",
+            "each token is off by a factor of its own: reads like the activation scale",
+        ),
+        (
+            PRODUCT,
+            "w-scale-of-next",
+            "each channel is off by a factor of its own: reads like the weight scale",
+        ),
+        ("gemm_epilogue:M=5,N=33,aper=token", "a-scale-ignored", "each token is off by a factor of its own"),
+        (
+            "gemm_fp8:M=5,N=33,K=65,aper=token",
+            "w-scale-of-next",
+            "each channel is off by a factor of its own",
+        ),
+    ],
+)
+def test_a_factor_of_each_token_or_channel_is_said(case: str, fault: str, words: str, dtype: torch.dtype):
+    assert words in of_fault(case, fault, dtype).sentence()
+
+
+def test_one_factor_is_none_of_each_token():
+    got, want = np.array(WANT) * 0.75, np.array(WANT)
+    lines = {"token": np.repeat([0, 1], 4), "channel": np.tile(range(4), 2)}
+    assert measured(got.tolist(), want.tolist(), axes=lines).reading.kind == "proportional"
+
+
+def test_tokens_of_one_wanted_value_have_no_factor():
+    """Either a factor or an offset would do."""
+    token, channel = np.indices((4, 4))
+    want = bits(*np.repeat([1.0, 2.0, 3.0, 4.0], 4)).reshape(4, 4)
+    got = bits(*np.repeat([1.5, 2.25, 3.0625, 4.5], 4)).reshape(4, 4)
+    found = measure(got, want, torch.float16, axes={"token": token, "channel": channel}).reading
+    assert found.kind != "factor-each-token"
+
+
 def test_where_a_fault_is():
     tail = of_fault("nf4:shape=33x65", "tail-block-absmax-previous").sentence()
     assert "all in 1 of 34 blocks (block 33)" in tail

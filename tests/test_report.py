@@ -72,6 +72,16 @@ def test_no_element_is_cut_in_two(verdict):
     assert bool(numbers) == bool(verdict.located)
 
 
+@settings(max_examples=80, deadline=None, database=None)
+@given(verdicts, st.integers(8, LINES))
+def test_in_less_room_what_is_left_out_is_left_out_whole(verdict, room):
+    whole, lines = report(verdict, COMMANDS).split("\n"), report(verdict, COMMANDS, room).split("\n")
+    assert len(lines) <= room
+    assert lines[-2:] == whole[-2:]
+    places = [i for i, text in enumerate(lines) if text.startswith("  [")]
+    assert [i + 1 for i in places] == [i for i, text in enumerate(lines) if text.startswith("      got ")]
+
+
 ELEMENTS = tuple(Located((0, i), f"block {i}", f"{i}.5", f"{i}.25") for i in range(4))
 
 

@@ -89,6 +89,7 @@ WORDS: dict[str, Mapping[str, int]] = {
     "epilogue_kernel": {"acc": 4},
     "quantize_kernel": {"x": 4},
     "cast_kernel": {"x": 4},
+    "decode_kernel": {"codes": 4},
 }
 
 # Matrix products, whose operands come in tiles of their own.
@@ -134,9 +135,9 @@ EXCUSES: tuple[Excuse, ...] = (
         sizes=(ODD,),
     ),
     Excuse(
-        "a row's largest value is reduced over the warps, and float32 outputs are twice as wide as inputs",
+        "a row's largest value is reduced over the warps, and float32 outputs are wider than inputs",
         {"shared": 4096},
-        kernels=("quantize_kernel", "cast_kernel"),
+        kernels=("quantize_kernel", "cast_kernel", "decode_kernel"),
     ),
     Excuse(
         "tiles are made for 32 lanes a warp; among 64 a lane has half as many elements, and values change "
@@ -189,6 +190,12 @@ EXCUSES: tuple[Excuse, ...] = (
         cases=("bits=3",),
         outs=("fp32",),
         triton="==3.6.*",
+    ),
+    Excuse(
+        "seen with 3.3 to 3.5: one register is spilled and read once, but not with 3.2 and from 3.6 on",
+        {"spills": 2},
+        kernels=("cast_kernel",),
+        triton=">=3.3,<3.6",
     ),
     Excuse(
         "rows of odd sizes start at any element, so that neither a store nor a load of bytes can be wider, "

@@ -32,11 +32,16 @@ class Values:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a wrong decoder may look at: the packed weight, its exact model, the output dtype."""
+    """What a wrong decoder may look at: the packed weight, its exact model, the output dtype.
+
+    ``may`` says which bits a kernel that computes a (distorted) model may give, as a bool mask; None where
+    a format prescribes every rounding.
+    """
 
     weight: Any
     model: Model
     dtype: torch.dtype
+    may: Callable[[Model, np.ndarray], np.ndarray] | None = None
 
     def bits(self, model: Model) -> np.ndarray:
         """Output of a (distorted) model, correctly rounded."""

@@ -206,6 +206,16 @@ def next_one(numbers: np.ndarray) -> np.ndarray:
     return numbers[np.minimum(np.arange(numbers.size) + 1, max(numbers.size - 1, 0))]
 
 
+def next_wrapped(numbers: np.ndarray) -> np.ndarray:
+    """Each place's neighbour; the last has the first."""
+    return np.roll(numbers, -1)
+
+
+def previous_wrapped(numbers: np.ndarray) -> np.ndarray:
+    """The neighbour before; the first has the last."""
+    return np.roll(numbers, 1)
+
+
 def first_one(numbers: np.ndarray) -> np.ndarray:
     return numbers[np.zeros(numbers.size, np.int64)]
 
@@ -275,6 +285,11 @@ def before_bias(change: Callable[[np.ndarray], np.ndarray]) -> Decode:
     return arithmetic(lambda model: plus_bias(model, np.asarray(change(model.scaled()), np.float32)))
 
 
+def after_bias(change: Callable[[np.ndarray], np.ndarray]) -> Decode:
+    """The result with its bias is changed."""
+    return arithmetic(lambda model: np.asarray(change(plus_bias(model, model.scaled())), np.float32))
+
+
 def sums_as(change: Callable[[np.ndarray], np.ndarray]) -> Decode:
     """The accumulators become floats in another way."""
     return arithmetic(
@@ -296,6 +311,11 @@ def zero_after_scales(ctx: Context) -> np.ndarray | None:
         return plus_bias(model, scale(model, model.acc.astype(np.float32)) - scale(model, below))
 
     return arithmetic(change)(ctx) if has_zero(ctx) else None
+
+
+def whole(rounding: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """To integers and back, where there is no -0."""
+    return lambda values: rounding(values) + np.float32(0)
 
 
 def bias_fused(model: EpilogueModel, bias: np.ndarray) -> np.ndarray:

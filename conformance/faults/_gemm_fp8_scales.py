@@ -10,7 +10,6 @@ import torch
 from conformance.faults import Context, Values
 from conformance.faults._gemm import Decode, first_one, next_one, through
 from conformance.faults._gemm_fp8 import changed, model_of
-from oracles.spec.gemm import scale_by
 from oracles.spec.gemm_fp8 import BLOCK, Fp8GemmModel, products
 
 __all__ = ["first_one", "next_one", "through"]
@@ -186,18 +185,24 @@ def with_bias(change: Callable[[Fp8GemmModel, np.ndarray], np.ndarray | None]) -
     return decode
 
 
-def bias_first(model: Fp8GemmModel, bias: np.ndarray) -> np.ndarray | None:
+def bias_first(ctx: Context) -> np.ndarray | None:
     """(sum + bias) * scales, where the scales come after all of the sum."""
-    if model.blocked or not len(model.parts()):
+    model = model_of(ctx)
+    if model.bias is None or model.blocked or not len(model.parts()):
         return None
-    a, w = model.scales_at(0)
-    return scale_by(model.parts()[0].astype(np.float32) + bias, a, w, model.order)
+    with np.errstate(all="ignore"):
+        sums = model.parts()[:1].astype(np.float32) + model.bias[None, None, :]
+    return changed(ctx, sums=sums.astype(np.float64), bias=None)
 
 
-def bias_of_each_block(model: Fp8GemmModel, bias: np.ndarray) -> np.ndarray | None:
+def bias_of_each_block(ctx: Context) -> np.ndarray | None:
     """The bias added once for every block of K."""
+    model = model_of(ctx)
     count = -(-model.a.shape[1] // BLOCK)
-    return None if count < 2 else model.scaled() + np.float32(count) * bias
+    if model.bias is None or count < 2:
+        return None
+    with np.errstate(all="ignore"):
+        return changed(ctx, bias=np.float32(count) * model.bias)
 
 
 def bias_after_rounding(ctx: Context) -> np.ndarray | None:

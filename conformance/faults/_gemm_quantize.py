@@ -80,6 +80,10 @@ def half_up(numbers: np.ndarray) -> np.ndarray:
     return np.floor(numbers + 0.5)
 
 
+def half_then_truncate(numbers: np.ndarray) -> np.ndarray:
+    return np.trunc(numbers + 0.5)
+
+
 # --- extremes ---------------------------------------------------------------------------------
 
 
@@ -173,12 +177,14 @@ def at_least(least: float) -> Decode:
     return quantized(change)
 
 
-def decoded_by_next(rows: Rows) -> QuantizeModel | None:
-    """Right codes with the scale and zero of the next row."""
-    right, codes = rows.right, codes_of(rows.x, rows.right)
-    return rows.model(
-        dataclasses.replace(right, scale=next_one(right.scale), zero=next_one(right.zero)), codes
-    )
+def decoded_by(other: Callable[[np.ndarray], np.ndarray]) -> Change:
+    """Right codes with the scale and zero of other rows."""
+
+    def change(rows: Rows) -> QuantizeModel:
+        right, codes = rows.right, codes_of(rows.x, rows.right)
+        return rows.model(dataclasses.replace(right, scale=other(right.scale), zero=other(right.zero)), codes)
+
+    return change
 
 
 def coded_by_next(rows: Rows) -> QuantizeModel | None:

@@ -9,6 +9,8 @@ from conformance.faults import gemm, gemm_quantize
 _PRODUCT = {fault.name for fault in gemm.FAULTS}
 _SAME = (
     "scale-of-next-row",
+    "scale-of-next-row-wrapped",
+    "scale-of-previous-row-wrapped",
     "stored-scale-through-fp16",
     "stored-scale-through-bf16",
     "absmax-decoded-by-division",

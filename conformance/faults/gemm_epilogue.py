@@ -7,6 +7,7 @@ import torch
 
 from conformance.faults import Fault
 from conformance.faults import _gemm as wrong
+from conformance.faults.gemm_result import RESULT
 
 _DEGRADED = "fluent but degraded text; perplexity rises without an error"
 _GARBAGE = "loads and runs, output is garbage"
@@ -95,6 +96,8 @@ SCALES = (
         for side, what, letter in (("a", "token", "m"), ("w", "channel", "n"))
         for which, index, change in (
             ("next", f"{letter} + 1", wrong.next_one),
+            ("next-wrapped", f"({letter} + 1) mod {letter.upper()}", wrong.next_wrapped),
+            ("previous-wrapped", f"({letter} - 1) mod {letter.upper()}", wrong.previous_wrapped),
             ("first", "0", wrong.first_one),
         )
     ),
@@ -144,7 +147,7 @@ SCALES = (
         "the scaled product cut to a whole number before bias and output",
         _GARBAGE,
         "scale in float32; only a requantized output is an integer",
-        wrong.before_bias(np.trunc),
+        wrong.before_bias(wrong.whole(np.trunc)),
         kind="scales",
         trigger="a scaled product with a fraction",
     ),
@@ -333,4 +336,4 @@ PRECISION = (
     ),
 )
 
-FAULTS = ZEROS + SCALES + BIAS + PRECISION
+FAULTS = ZEROS + SCALES + RESULT + BIAS + PRECISION

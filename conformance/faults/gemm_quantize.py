@@ -7,6 +7,7 @@ import torch
 
 from conformance.faults import Fault
 from conformance.faults import _gemm_quantize as wrong
+from conformance.faults._gemm import next_one, next_wrapped, previous_wrapped
 
 _DEGRADED = "fluent but degraded text; perplexity rises without an error"
 _GARBAGE = "loads and runs, output is garbage"
@@ -49,6 +50,15 @@ ROUNDING = (
         ),
         kind="precision",
         trigger="x * inverse with a fraction above 0.5",
+    ),
+    Fault(
+        "round-half-then-truncate",
+        "trunc(x * inverse + 0.5): half is added and the sum cast to an integer",
+        "negative values are up to a step too small in size; positive ones are right: degraded",
+        "round to nearest before the cast: rint, or copysign(0.5, x) for a half",
+        wrong.rounded(wrong.half_then_truncate),
+        kind="precision",
+        trigger="a negative x whose code has a fraction above 0.5; hides in activations of 0 and more",
     ),
     Fault(
         "round-floor",
@@ -140,9 +150,25 @@ SCALES = (
         "right codes, decoded with scale and zero of the next row",
         _DEGRADED,
         "store the scale at its own row",
-        wrong.quantized(wrong.decoded_by_next),
+        wrong.quantized(wrong.decoded_by(next_one)),
         kind="groups",
         trigger="two rows with different extremes; the last one keeps its own",
+    ),
+    *(
+        Fault(
+            f"scale-of-{which}-row-wrapped",
+            f"right codes, decoded with scale and zero of the {which} row; the {end} one takes those of the "
+            f"{other}",
+            _DEGRADED,
+            "store the scale at its own row",
+            wrong.quantized(wrong.decoded_by(change)),
+            kind="groups",
+            trigger="two rows with different extremes; hides in one row",
+        )
+        for which, end, other, change in (
+            ("next", "last", "first", next_wrapped),
+            ("previous", "first", "last", previous_wrapped),
+        )
     ),
     Fault(
         "codes-by-scale-of-next-row",

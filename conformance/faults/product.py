@@ -102,18 +102,9 @@ ARITHMETIC = (
 )
 
 
-def faults(inner: int) -> tuple[Fault, ...]:
-    """The faults of a product that sums over that axis of the weight."""
-    swapped = Fault(
-        "product-transposed",
-        "x is multiplied by the transpose of the weight",
-        "the layer computes another linear map; with a square weight no shape tells",
-        "swap the strides of the weight, or [K, N] for [N, K]",
-        _transposed,
-        kind="order",
-        trigger="a square weight; hides where K and N differ, which is an error there",
-    )
-    tails = tuple(
+def tails(inner: int) -> tuple[Fault, ...]:
+    """The faults of the last step over that axis of the weight."""
+    return tuple(
         Fault(
             f"k-tail-dropped-{depth}",
             f"the last K mod {depth} input channels are never added: K // {depth} steps instead of "
@@ -126,4 +117,17 @@ def faults(inner: int) -> tuple[Fault, ...]:
         )
         for depth in DEPTHS
     )
-    return (swapped, *tails, *ARITHMETIC)
+
+
+def faults(inner: int) -> tuple[Fault, ...]:
+    """The other faults of a product that sums over that axis of the weight."""
+    swapped = Fault(
+        "product-transposed",
+        "x is multiplied by the transpose of the weight",
+        "the layer computes another linear map; with a square weight no shape tells",
+        "swap the strides of the weight, or [K, N] for [N, K]",
+        _transposed,
+        kind="order",
+        trigger="a square weight; hides where K and N differ, which is an error there",
+    )
+    return (swapped, *ARITHMETIC)

@@ -261,11 +261,13 @@ def activations(pattern: Pattern, shape: tuple[int, int], dtype: torch.dtype) ->
 
 
 def product_axes(weight: Any) -> Labels:
-    """Labels of an output [M, N]: the scale, and the column's place in an instruction's 8."""
+    """Labels of an output [M, N]: token, channel, its place in an instruction's 8, and the scale."""
     shape = tuple(weight.output_shape)
     return spread(
         shape,
-        slot=np.arange(shape[1]) % 8,
+        token=np.arange(shape[0])[:, None],
+        channel=np.arange(shape[1]),
+        lane=np.arange(shape[1]) % 8,
         scale=np.arange(shape[0])[:, None] * shape[1] + np.arange(shape[1]),
     )
 

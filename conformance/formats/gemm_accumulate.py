@@ -41,9 +41,7 @@ def _axes(weight: Int8Operands) -> Labels:
     """Token, channel, and the byte of the accumulator."""
     shape = weight.output_shape
     token, channel = np.arange(shape[0])[:, None, None], np.arange(shape[1])[:, None]
-    return spread(
-        shape, token=token, channel=channel, slot=np.arange(4), scale=0, word=token * shape[1] + channel
-    )
+    return spread(shape, token=token, channel=channel, byte=np.arange(4), scale=0)
 
 
 FORMATS = (

@@ -110,6 +110,8 @@ FORMATS = (
             "M=2,K=2049,x=outlier(1),per=block",
             "M=300,K=5",
             "M=40,K=256,x=codes(4),xdtype=fp32",
+            # A scale of -0: values are zeros of the sign that is not the codes'.
+            "M=2,K=33,x=ordinary(1),per=tensor,scales=mixed(16)",
         ),
         zero_size=("M=0", "M=0,per=block", "M=0,per=tensor,xdtype=fp32"),
         nonfinite=(

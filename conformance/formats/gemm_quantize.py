@@ -70,6 +70,8 @@ FORMATS = (
             "M=3,K=1100,x=last(1)",
             "M=2,K=2049,x=outlier(1),rule=minmax",
             "M=300,K=5,rule=absmax",
+            # Scales of so few bits that zero points would be beyond the codes.
+            "M=40,K=1,x=tiny(1),rule=minmax,xdtype=fp32",
         ),
         zero_size=("M=0", "M=0,rule=minmax-u8", "M=0,xdtype=fp32,rule=absmax"),
         nonfinite=(

@@ -243,7 +243,12 @@ FORMATS = (
             "bits=8,g=16,K=16,N=133",
             "bits=2,g=16,K=33,N=16,act=perm(1)",
         ),
-        large=("g=40,K=424,N=24,zeros=v2", "g=64,K=448,N=32,act=perm(2)"),
+        large=(
+            "g=40,K=424,N=24,zeros=v2",
+            "g=64,K=448,N=32,act=perm(2)",
+            # More groups than columns.
+            "g=8,K=40,N=3,zeros=v2",
+        ),
         zero_size=("K=0", "N=0", "K=0,act=perm(1)", "K=0,g=-1,bits=3", "N=0,bits=8,zeros=v2"),
         nonfinite=(
             "K=33,N=17,scales=inf(1)",
