@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from conformance.faults import Context, Values
-from conformance.faults._gemm import Decode, first_one, next_one, through
+from conformance.faults._gemm import Decode, first_one, next_one, next_wrapped, previous_wrapped, through
 from conformance.faults._gemm_fp8 import changed, model_of
 from oracles.spec.gemm_fp8 import BLOCK, Fp8GemmModel, products
 
-__all__ = ["first_one", "next_one", "through"]
+__all__ = ["first_one", "next_one", "next_wrapped", "previous_wrapped", "through"]
 
 
 # --- scales -------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ SCALES = (
     *(
         Fault(
             f"{side}-scale-of-{which}",
-            f"{side}_scale of {'the next' if which == 'next' else 'the first'} {what}",
+            f"{side}_scale of {whose}",
             _DEGRADED,
             f"index the scale by the {what} itself",
             wrong.side(f"{side}_scale", wrong.lines(change)),
@@ -128,7 +128,12 @@ SCALES = (
             trigger=f"two {what}s whose scales differ; hides per tensor",
         )
         for side, what in (("a", "token"), ("w", "channel"))
-        for which, change in (("next", wrong.next_one), ("first", wrong.first_one))
+        for which, whose, change in (
+            ("next", f"the next {what}", wrong.next_one),
+            ("next-wrapped", f"the next {what}, and of the first for the last", wrong.next_wrapped),
+            ("previous-wrapped", f"the {what} before, and of the last for the first", wrong.previous_wrapped),
+            ("first", f"the first {what}", wrong.first_one),
+        )
     ),
     *(
         Fault(
