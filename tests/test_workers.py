@@ -257,7 +257,7 @@ def test_dead_workers_are_reported_with_their_case_and_the_rest_goes_on(tmp_path
     crashes = {test: (case, kind) for test, case, kind in found if kind.startswith("CRASH")}
     large, tiles = (
         "blocksize=32,shape=3x5500,absmax=nested",
-        "blocksize=32,shape=1x8200,absmax=nested,tile=small",
+        "blocksize=32,shape=1x8200,absmax=nested,tile=default",
     )
     assert crashes == {
         "test_large[nf4-fp16]": (f"nf4:{large}", "CRASH_WORKER"),
