@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from conformance.bits import DTYPES
-from conformance.candidates import Candidate, Predicted, fit, predict
+from conformance.candidates import Candidate, Predicted, match, predict
 from conformance.case import Case
 from conformance.context import context, wrong_in
 from conformance.dims import Choice, Text
@@ -76,6 +76,7 @@ class _Input:
     case: Case
     ctx: Context
     right: np.ndarray
+    predicted: tuple[Predicted, ...]
     classes: tuple[int, ...]
 
     @property
@@ -131,15 +132,18 @@ def _look(fmt: Format, kin: int, case: Case, candidates: Sequence[Candidate], de
         return None
     # A fault that does not apply to an input leaves it right.
     outputs = [Predicted(right, ctx.model)]
-    classes = []
+    predicted, classes = [], []
     for candidate in candidates:
         found = predict(candidate.decode, ctx)
-        bits = right if found.bits is None or found.bits.shape != right.shape else found.bits
+        if found.bits is None or found.bits.shape != right.shape:
+            found = outputs[0]
+        bits = right if found.bits is None else found.bits
         number = next((i for i, known in enumerate(outputs) if known.may_be(bits, ctx).all()), len(outputs))
         if number == len(outputs):
             outputs.append(found)
+        predicted.append(found)
         classes.append(number)
-    return _Input(kin, case, ctx, right, tuple(classes))
+    return _Input(kin, case, ctx, right, tuple(predicted), tuple(classes))
 
 
 def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Run, device: str) -> Outcome:
@@ -183,7 +187,7 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
         wrong = wrong_in(got, chosen.right, chosen.ctx)
         failed += bool(wrong.any())
         fits = {
-            i: how for i in known if (how := fit(candidates[i].decode, got, wrong, chosen.ctx)) is not None
+            i: how for i in known if (how := match(chosen.predicted[i], got, wrong, chosen.ctx)) is not None
         }
         if not fits:
             none = "it does not hold" if len(known) == 1 else f"none of the {len(known)} holds"

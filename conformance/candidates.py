@@ -80,9 +80,13 @@ def predict(decode: Decode, ctx: Context) -> Predicted:
 
 
 def fit(decode: Decode, got: np.ndarray, wrong: np.ndarray, ctx: Context) -> Fit | None:
+    """How a decoder's output fits; see :func:`match`."""
+    return match(predict(decode, ctx), got, wrong, ctx)
+
+
+def match(predicted: Predicted, got: np.ndarray, wrong: np.ndarray, ctx: Context) -> Fit | None:
     """None unless the prediction has the output's bits on every wrong element; where a format has a proven
     bound, unless the output is within that of the distorted model."""
-    predicted = predict(decode, ctx)
     if predicted.bits is None or predicted.bits.shape != got.shape:
         return None
     alike = predicted.may_be(got, ctx)

@@ -8,6 +8,7 @@ import torch
 from conformance.candidates import PAIR_WORK, pairs
 from conformance.faults import Context
 from conformance.investigate import investigate, look_into
+from conformance.mutation.faulty import faulty_kernel
 from conformance.registry import parse_case
 from conformance.report import LINES, report
 from kernels import Unsupported
@@ -220,3 +221,26 @@ def test_two_faults_of_which_the_shrunk_case_shows_one():
     verdict = looked_into(kernel, "nf4:shape=1,words=ramp,scales=one,out=fp32")
     assert set(verdict.causes[0].name.split(" + ")) == {"nibble-swap", "scale-through-fp16"}
     assert "where no single fault does" in verdict.apart
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        (
+            "nf4:shape=1x192,storage=int32,codebook=rounded4,words=ramp,scales=huge(21)",
+            "codebook: bitsandbytes nf4",
+        ),
+        (
+            "gemm_fp8:order=product,M=3,K=129,N=129,wper=block,scales=ties(10),a=ramp,b=whole(74),out=fp32",
+            "w-block-of-first",
+        ),
+    ],
+)
+def test_a_fault_holds_where_it_does_not_apply_and_the_kernel_is_right(case, name):
+    """Another cause fits the failing case too, and would show on the input where this one leaves no trace."""
+    fmt = parse_case(case).format
+    kernel = faulty_kernel(FORMATS[fmt], fault(fmt, name))
+    run = harness(kernel.function, fmt=FORMATS[fmt])
+    checked = run.judge(parse_case(case), kernel)
+    assert len(checked.verdict.causes) > 1
+    assert [cause.name for cause in investigate(run, checked, kernel).verdict.causes] == [name]

@@ -162,6 +162,7 @@ def _summary(
     ran: str,
 ) -> Summary:
     """Outcomes put in the order of the jobs, and apart by what is expected of them."""
+    from conformance.mutation.listed import CHANCE
     from conformance.mutation.summary import Summary
 
     order = {job.name: position for position, job in enumerate(jobs)}
@@ -176,7 +177,9 @@ def _summary(
         outcomes=[o for o in outcomes if o.kind != "control" and reasons[o.name] is None],
         controls=[o for o in outcomes if o.kind == "control"],
         excused=excused,
-        wrongly_excused=[o for o in outcomes if o.caught and reasons[o.name] is not None],
+        wrongly_excused=[
+            o for o in outcomes if o.caught and reasons[o.name] and reasons[o.name][0] != CHANCE
+        ],
         ran=ran,
     )
 

@@ -24,8 +24,9 @@ else:
 
 FILE = Path(__file__).with_name("equivalent.toml")
 # equivalent: no input tells it from the original. beyond: inputs do, but none that a test can hold
-# or afford.
-WHY = ("equivalent", "beyond")
+# or afford. chance: whether it shows depends on the version of Triton or on what lies in memory.
+CHANCE = "chance"
+WHY = ("equivalent", "beyond", CHANCE)
 SOURCE = {"module", "function", "why", "changes", "reason"}
 CATALOGUE = {"formats", "faults", "reason"}
 
