@@ -405,7 +405,7 @@ def test_only_entries_of_the_run_can_be_stale(tmp_path: Path):
         ('[[source]]\nmodule = "llm_int8"\n', "source entry 1: expected changes, function, module"),
         (
             '[[source]]\nmodule = "m"\nfunction = "f"\nwhy = "tired"\nchanges = []\nreason = "r"\n',
-            "expected why to be equivalent or beyond, found 'tired'",
+            "expected why to be equivalent or beyond or chance, found 'tired'",
         ),
         (
             '[[catalogue]]\nformats = ["nf4"]\nfaults = ["gone"]\nreason = "r"\n',

@@ -168,18 +168,18 @@ def _summary(
     order = {job.name: position for position, job in enumerate(jobs)}
     outcomes.sort(key=lambda outcome: order[outcome.name])
     caught = {outcome.name for outcome in outcomes if outcome.caught}
-    excused = []
+    excused, surely = [], set()
     for job in jobs:
         reason = reasons[job.name]
+        if reason is not None and reason[0] != CHANCE:
+            surely.add(job.name)
         if reason is not None and job.name not in caught:
             excused.append((job.name, job.mutant.change if job.mutant else "", *reason))
     return Summary(
         outcomes=[o for o in outcomes if o.kind != "control" and reasons[o.name] is None],
         controls=[o for o in outcomes if o.kind == "control"],
         excused=excused,
-        wrongly_excused=[
-            o for o in outcomes if o.caught and reasons[o.name] and reasons[o.name][0] != CHANCE
-        ],
+        wrongly_excused=[o for o in outcomes if o.caught and o.name in surely],
         ran=ran,
     )
 
