@@ -121,10 +121,10 @@ def profile(harness: Any, name: str, dtype: str, count: int, seed: int) -> Profi
     Raises:
         UsageError: a kernel fails a case, or none was judged: such times mean nothing.
     """
-    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import given
     from hypothesis import seed as seeded
 
-    from conformance.strategies import cases
+    from conformance.strategies import cases, drawing
     from conformance.verdict import NEUTRAL
 
     judged = elements = 0
@@ -137,13 +137,7 @@ def profile(harness: Any, name: str, dtype: str, count: int, seed: int) -> Profi
         inside = 0.0
 
         @seeded(seed)
-        @settings(
-            max_examples=count,
-            database=None,
-            deadline=None,
-            phases=(Phase.generate,),
-            suppress_health_check=list(HealthCheck),
-        )
+        @drawing(count)
         @given(cases(fmt, out=dtype, route="words"))
         def each(case: Any) -> None:
             nonlocal judged, elements, inside

@@ -23,19 +23,24 @@ def cases(draw: st.DrawFn, fmt: Format, **fixed: Any) -> Case:
     return fmt.case(**drawn)
 
 
-def sample(fmt: Format, count: int, **fixed: Any) -> tuple[Case, ...]:
-    """Distinct cases as they are drawn for a test: the same ones every time. Not for use inside a
-    running Hypothesis test, which it would be a part of."""
-    found: dict[Case, None] = {}
-
-    @seed(f"{fmt.name}/{sorted(fixed.items(), key=lambda item: item[0])}")
-    @settings(
+def drawing(count: int) -> settings:
+    """Settings that draw ``count`` examples: nothing is remembered, replayed or shrunk."""
+    return settings(
         max_examples=count,
         database=None,
         deadline=None,
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
+
+
+def sample(fmt: Format, count: int, **fixed: Any) -> tuple[Case, ...]:
+    """Distinct cases as they are drawn for a test: the same ones every time. Not for use inside a
+    running Hypothesis test, which it would be a part of."""
+    found: dict[Case, None] = {}
+
+    @seed(f"{fmt.name}/{sorted(fixed.items(), key=lambda item: item[0])}")
+    @drawing(count)
     @given(cases(fmt, **fixed))
     def collect(case: Case) -> None:
         found[case] = None

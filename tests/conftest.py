@@ -1,8 +1,10 @@
-"""What the tests of the harness share: only where they can run."""
+"""What the tests of the harness share: where they can run, and what Hypothesis remembers."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -17,3 +19,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("interpreter"):
             item.add_marker(skip)
+
+
+@pytest.fixture
+def nothing_remembered() -> Iterator[None]:
+    """Hypothesis has no failure of another run to begin with."""
+    settings.register_profile("forgetful", settings.get_profile("conformance"), database=None)
+    settings.load_profile("forgetful")
+    yield
+    settings.load_profile("conformance")

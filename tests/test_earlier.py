@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from hypothesis import settings
 
 from conformance.bits import from_bits
 from conformance.harness import Failure
@@ -17,13 +14,7 @@ from conformance.strategies import cases
 from oracles.spec.rounding import round_to
 from tests.harness_runs import FORMATS, harness
 
-
-@pytest.fixture(autouse=True)
-def _nothing_remembered() -> Iterator[None]:
-    settings.register_profile("forgetful", settings.get_profile("conformance"), database=None)
-    settings.load_profile("forgetful")
-    yield
-    settings.load_profile("conformance")
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 @pytest.mark.parametrize("name", ["gemm_epilogue", "gemm_int8", "gemm_fp8"])

@@ -3,13 +3,11 @@ interpreter is asked for few calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import settings
 
 from conformance.earlier import hold_to, narrowed
 from conformance.fused import BRIEF, LEAST, MANY, Probe, fused_kernel, sampled
@@ -27,13 +25,7 @@ from tests import fused_kernels as planted
 from tests.harness_runs import CPU, FORMATS, records
 from tests.test_fused import harness, judge, names
 
-
-@pytest.fixture(autouse=True)
-def _nothing_remembered() -> Iterator[None]:
-    settings.register_profile("forgetful", settings.get_profile("conformance"), database=None)
-    settings.load_profile("forgetful")
-    yield
-    settings.load_profile("conformance")
+pytestmark = pytest.mark.usefixtures("nothing_remembered")
 
 
 def shrunk(name: str, gemm: planted.Gemm, test: str, products: bool = False) -> Checked:

@@ -10,13 +10,12 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import hypothesis
-from hypothesis import HealthCheck, Phase, given
+from hypothesis import given
 
 from conformance.bits import DTYPES
 from conformance.case import Case
 from conformance.registry import Format, find_format
-from conformance.strategies import cases
+from conformance.strategies import cases, drawing
 
 
 class Item(NamedTuple):
@@ -35,13 +34,7 @@ def _drawn(fmt: Format, out: str, test: str, seed: int, examples: int) -> list[s
 
     # As in conformance/running.py: the seed of a test is that of the run and its name.
     collect._hypothesis_internal_use_seed = f"{seed}/{test}"  # type: ignore[attr-defined]
-    hypothesis.settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )(collect)()
+    drawing(examples)(collect)()
     return found
 
 
