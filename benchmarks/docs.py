@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.cases import DTYPES
-from benchmarks.results import OURS, Measurement, Results
+from benchmarks.results import LIMIT, OURS, Measurement, Results
 from conformance.errors import UsageError
 
 BEGIN = "<!-- measured: written by python -m benchmarks --docs -->"
@@ -79,7 +79,11 @@ def _by_group(ours: Sequence[Measurement]) -> list[str]:
 
 
 def _against_peers(results: Results, ours: Sequence[Measurement]) -> list[str]:
-    peers = [entry for entry in results.measurements if entry.by != OURS and entry.fraction is not None]
+    peers = [
+        entry
+        for entry in results.measurements
+        if entry.by not in (OURS, LIMIT) and entry.fraction is not None
+    ]
     if not peers:
         return []
     own = {entry.case: entry for entry in ours}
@@ -95,6 +99,29 @@ def _against_peers(results: Results, ours: Sequence[Measurement]) -> list[str]:
         body.append(row)
     head = ("format", "output", "size", "by", "of copy", "this repository", "times faster", "bits")
     return ["### Others", "", *_table(head, body), ""]
+
+
+def _against_limits(results: Results, ours: Sequence[Measurement]) -> list[str]:
+    """Of the speed of a kernel that only loads and stores: by dtype, format and size."""
+    own = {entry.case: entry for entry in ours}
+    limits = [entry for entry in results.measurements if entry.by == LIMIT and entry.fraction is not None]
+    lines = []
+    for dtype in DTYPES:
+        same = [entry for entry in limits if entry.case.dtype == dtype]
+        sizes = _sizes(same)
+        rows: dict[str, dict[tuple[int, int], str]] = {}
+        for entry in same:
+            mine = own.get(entry.case)
+            cell = f"{entry.fraction:.2f}"
+            if mine is not None and mine.seconds and entry.seconds:
+                cell += f" ({entry.seconds / mine.seconds:.2f})"
+            rows.setdefault(_name(entry), {})[entry.case.rows, entry.case.cols] = cell
+        if rows:
+            head = ("format", *(f"{size[0]}x{size[1]}" for size in sizes))
+            body = ((name, *(found.get(size, "") for size in sizes)) for name, found in rows.items())
+            lines += [f"### Loads and stores alone, fraction of copy, {dtype}", ""]
+            lines += ["In brackets this repository's speed as a share of it.", "", *_table(head, body), ""]
+    return lines
 
 
 def _launches(results: Results) -> list[str]:
@@ -137,7 +164,8 @@ def markdown(results: Results) -> str:
         table = _by_size(ours, dtype)
         if len(table) > 2:
             lines += [f"### Fraction of copy, {dtype}", "", *table, ""]
-    lines += _by_group(ours) + _against_peers(results, ours) + _launches(results)
+    lines += _by_group(ours) + _against_peers(results, ours)
+    lines += _against_limits(results, ours) + _launches(results)
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -9,10 +9,11 @@ input      the packed weight of a case
 kernel     the kernel's own calls, two or three a case, until the device is idle
 guards     copies to the device, fences, poison, and the looks at them after each call
 oracles    upstream's own functions, until the device is idle
-comparison the exact model, rounding, bits, votes
+comparison the exact model, rounding, bits, votes; copies for the oracles
 ========== ====================================================================================
 
-The harness's own share is all but kernel and oracles.
+The own share is all but kernel and oracles, of the whole; then the same without Hypothesis, that is, of
+input, guards and comparison.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from conformance.bits import DTYPES
+from conformance.case import Case
 from conformance.errors import UsageError
 from conformance.runtime import choose
 
@@ -63,8 +65,18 @@ class Profile:
         """Share of the time that is neither the kernel's nor the oracles'."""
         return 1 - (self.seconds["kernel"] + self.seconds["oracles"]) / self.total
 
+    @property
+    def judging(self) -> float:
+        """Share of the time that is neither theirs nor goes into drawing."""
+        return self.own - self.seconds["draw"] / self.total
+
     def to_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "cases_per_s": self.rate, "own_share": self.own}
+        return {
+            **dataclasses.asdict(self),
+            "cases_per_s": self.rate,
+            "own_share": self.own,
+            "judging": self.judging,
+        }
 
 
 class _Clock:
@@ -121,10 +133,7 @@ def profile(harness: Any, name: str, dtype: str, count: int, seed: int) -> Profi
     Raises:
         UsageError: a kernel fails a case, or none was judged: such times mean nothing.
     """
-    from hypothesis import given
-    from hypothesis import seed as seeded
-
-    from conformance.strategies import cases, drawing
+    from conformance.strategies import Choices, cases, draw_each
     from conformance.verdict import NEUTRAL
 
     judged = elements = 0
@@ -136,10 +145,7 @@ def profile(harness: Any, name: str, dtype: str, count: int, seed: int) -> Profi
         judged = elements = 0
         inside = 0.0
 
-        @seeded(seed)
-        @drawing(count)
-        @given(cases(fmt, out=dtype, route="words"))
-        def each(case: Any) -> None:
+        def each(case: Case, choices: Choices) -> None:
             nonlocal judged, elements, inside
             started = clock.now()
             verdict = judging.judge(case).verdict
@@ -150,7 +156,7 @@ def profile(harness: Any, name: str, dtype: str, count: int, seed: int) -> Profi
             elements += verdict.elements
 
         started = clock.now()
-        each()
+        draw_each(cases(fmt, out=dtype, route="words"), count, seed, each)
         clock.spent["draw"] = clock.now() - started - inside
         return inside
 
@@ -181,13 +187,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _headings() -> list[str]:
-    return ["format", "cases/s", *STAGES, "own share"]
+    return ["format", "cases/s", *STAGES, "own share", "without draw"]
 
 
 def _row(found: Profile) -> list[str]:
     """Cells: milliseconds a case of each stage."""
     stages = [f"{found.seconds[stage] / found.cases * 1e3:.2f}" for stage in STAGES]
-    return [found.format, f"{found.rate:.0f}", *stages, f"{found.own:.0%}"]
+    return [found.format, f"{found.rate:.0f}", *stages, f"{found.own:.0%}", f"{found.judging:.0%}"]
 
 
 def _about(runtime: Any, options: argparse.Namespace) -> dict[str, Any]:

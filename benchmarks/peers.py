@@ -1,7 +1,8 @@
 """What others do with the same weight: upstream's own functions, and a plain formula in torch.
 
 No other library is imported before it is asked for. A peer's figure is shown whatever its bits are,
-with how many differ: it is not the one under test.
+with how many differ: it is not the one under test. One of the peers decodes nothing: the limit that the
+device sets (:mod:`benchmarks.limits`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 
 import torch
 
-from benchmarks import references
+from benchmarks import limits, references
 from benchmarks.cases import BenchCase
+from benchmarks.results import LIMIT
 from conformance.errors import UsageError
 from kernels._packed import PackedWeight
 from kernels.awq_cols import AWQColsWeight
@@ -44,16 +46,42 @@ class Peer:
     adapt: Callable[[Any], PackedWeight] = lambda weight: weight
     upstream: bool = True
 
-    def calls(self, weights: Sequence[PackedWeight], dtype: torch.dtype) -> list[Call]:
-        """One call a weight; the first of them was made, with whatever upstream imports late."""
+    def choices(
+        self, weights: Sequence[PackedWeight], dtype: torch.dtype, outs: Sequence[torch.Tensor]
+    ) -> list[list[Call]]:
+        """Calls to time, one a weight; where there are several lists of them, the fastest counts."""
         # Upstream libraries greet on standard output when they are imported.
         with (
             hidden() if self.upstream else contextlib.nullcontext(),
             contextlib.redirect_stdout(sys.stderr),
         ):
             calls = [self.prepare(self.adapt(weight), dtype) for weight in weights]
-            calls[0]()
-        return calls
+            calls[0]()  # whatever upstream imports late is imported now
+        return [_kept(calls)]
+
+
+class _Limit(Peer):
+    """Kernels that decode nothing and write into ``outs``."""
+
+    def choices(
+        self, weights: Sequence[PackedWeight], dtype: torch.dtype, outs: Sequence[torch.Tensor]
+    ) -> list[list[Call]]:
+        return limits.candidates(weights, outs)
+
+
+def _kept(calls: Sequence[Call]) -> list[Call]:
+    """The same calls, which keep what they return until they are made again.
+
+    Else the allocator gives every call the memory that the one before gave back: an output that fits into
+    the L2 stays there and is never written to memory.
+    """
+    held: dict[int, torch.Tensor] = {}
+
+    def keeping(index: int, call: Call) -> torch.Tensor:
+        held[index] = call()
+        return held[index]
+
+    return [functools.partial(keeping, index, call) for index, call in enumerate(calls)]
 
 
 def _bitsandbytes(weight: Any, dtype: torch.dtype) -> Call:
@@ -127,6 +155,7 @@ PEERS = (
     ),
     Peer("torch eager", (), ALL, _eager, upstream=False),
     Peer("torch.compile", (), ("fp16",), _compiled, upstream=False),
+    _Limit(LIMIT, (), ALL, _eager, upstream=False),
 )
 NAMES = tuple(dict.fromkeys(peer.name for peer in PEERS))
 

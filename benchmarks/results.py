@@ -13,6 +13,7 @@ from conformance.errors import UsageError
 
 SCHEMA = 1
 OURS = "this repository"
+LIMIT = "loads and stores alone"
 
 Status = Literal["ok", "wrong", "failed", "skipped"]
 

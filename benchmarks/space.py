@@ -29,13 +29,13 @@ class Space:
 
     Attributes:
         width: name of the parameter that the threads of a program share.
-        per_thread: how many of it a thread has.
+        per_thread: how many of it a thread has; fewer than one where threads share them.
         num_warps: warps of a program.
         others: further parameters and their values.
     """
 
     width: str
-    per_thread: tuple[int, ...]
+    per_thread: tuple[float, ...]
     num_warps: tuple[int, ...] = (1, 2, 4, 8)
     others: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
@@ -46,8 +46,8 @@ class Space:
     def __iter__(self) -> Iterator[dict[str, int]]:
         for values in itertools.product(self.num_warps, self.per_thread, *self.others.values()):
             warps, per_thread, *rest = values
-            others = dict(zip(self.others, rest, strict=True))
-            yield {**others, self.width: warps * THREADS * per_thread, "num_warps": warps}
+            others = dict(zip(self.others, map(int, rest), strict=True))
+            yield {**others, self.width: int(warps * THREADS * per_thread), "num_warps": int(warps)}
 
 
 # 16-byte stores need 8 outputs of 16 bits a thread, or 4 of 32 bits, side by side. A lane of the
@@ -63,7 +63,7 @@ SPACES: dict[str, Space] = {
     "awq_rows": Space("words", (1, 2, 4), others={"rows": _ROWS}),
     "awq_quads": Space("eighths", (1, 2, 4), others={"rows": (2, 4, 8, 16)}),
     "squeezellm": Space(
-        "cols", (1, 2, 4), others={"packed_rows": (2, 4, 8, 16), "down": (0, 1), "gather": (0, 1)}
+        "cols", (0.5, 1, 2, 4), others={"packed_rows": (2, 4, 8, 16), "down": (0, 1), "gather": (0, 1)}
     ),
     "int8_affine": Space("cols", (4, 8, 16, 32), others={"rows": _ROWS}),
 }

@@ -1,7 +1,7 @@
 """Fenced memory: tensors embedded in poison, so that a stray write or read leaves a trace.
 
-All inputs of a launch share one buffer with guard zones before, between and after them. The
-whole buffer is compared with its snapshot afterwards, which shows writes to inputs and
+All inputs of a launch share one arena with guard zones before, between and after them. The
+whole arena is compared with its snapshot afterwards, which shows writes to inputs and
 writes past them alike. Values cannot show an over-long store into padding:
 https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2042.
 """
@@ -9,13 +9,14 @@ https://github.com/bitsandbytes-foundation/bitsandbytes/issues/2042.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 import torch
-
-from oracles.spec.rounding import numpy_bytes
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 GUARD = 32 * 1024
 ALIGN = 256
@@ -23,6 +24,11 @@ ALIGN = 256
 POISON = 0xFF
 # Elements between the rows of the padded layout.
 PADDING = 3
+# Bytes up to which the host's side of a copy is page-locked: several times faster, but kept by torch.
+PINNED = 4 * 1024 * 1024
+
+# By size: NumPy has no bfloat16 and no float8.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +49,12 @@ class Section:
             offsets = (offsets[:, None] + np.arange(size, dtype=np.int64) * stride).reshape(-1)
         return offsets * self.dtype.itemsize
 
+    def bits(self, memory: np.ndarray) -> np.ndarray:
+        """The elements within an arena's bytes, as unsigned integers: a view."""
+        item = self.dtype.itemsize
+        strides = tuple(stride * item for stride in self.strides)
+        return np.ndarray(self.shape, f"u{item}", memory.data, self.offset, strides)
+
 
 def _strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
     """Element strides of a layout.
@@ -58,48 +70,132 @@ def _strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
     return tuple(step * math.prod(wide[i + 1 :]) for i in range(len(shape)))
 
 
-class Arena:
-    """One guarded buffer on ``device`` and its snapshot on the host."""
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    tensors: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...], layout: str
+) -> tuple[Mapping[str, Section], int]:
+    """Sections in order and the size of the arena, a multiple of :data:`ALIGN`."""
+    sections: dict[str, Section] = {}
+    cursor = GUARD
+    for name, dtype, shape in tensors:
+        cursor = -(-cursor // ALIGN) * ALIGN
+        item = dtype.itemsize
+        start = cursor + (item if layout == "offset" else 0)
+        strides = _strides(shape, layout)
+        span = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+        size = (span + 1 if math.prod(shape) else 1) * item
+        sections[name] = Section(name, start, size, dtype, shape, strides)
+        cursor = start + size + GUARD
+    return sections, -(-cursor // ALIGN) * ALIGN
 
-    def __init__(self, tensors: dict[str, torch.Tensor], layout: str, device: torch.device) -> None:
+
+class Memory:
+    """Arenas side by side in one buffer on ``device``, so that each look at several is one copy.
+
+    Attributes:
+        buffer: uint8, on the device.
+        snapshot: what the buffer held at first, on the host.
+    """
+
+    def __init__(self, arenas: Sequence[Arena], device: torch.device) -> None:
+        """Fill the buffer as the arenas say, and tell them where they lie."""
+        size = sum(arena.size for arena in arenas)
+        host = _on_host(size, device)
+        self.snapshot = host.numpy()
+        self.snapshot.fill(POISON)
+        start = 0
+        for arena in arenas:
+            arena.memory, arena.start = self, start
+            arena.fill()
+            start += arena.size
+        # NumPy's copy takes one thread, where torch's takes all for what is 10 us of work.
+        on_cpu = device.type == "cpu"
+        self.buffer = torch.from_numpy(self.snapshot.copy()) if on_cpu else host.to(device)
+        for arena in arenas:
+            part = self.buffer[arena.start : arena.start + arena.size]
+            # A storage of its own: torch.compile, for one, asks what shares a storage with an output.
+            arena.buffer = from_dlpack(to_dlpack(part))
+
+    def read(self, first: Arena, last: Arena) -> np.ndarray:
+        """What two arenas and those between them hold now: uint8, a copy on a GPU and else the memory."""
+        held = self.buffer[first.start : last.start + last.size]
+        if held.device.type == "cpu":
+            return held.numpy()
+        return _on_host(held.numel(), held.device).copy_(held).numpy()
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether whole arenas hold the same bytes."""
+    return bool((a.view(np.uint64) == b.view(np.uint64)).all())
+
+
+def _on_host(size: int, device: torch.device) -> torch.Tensor:
+    """uint8 [size] for copies to and from ``device``, not filled."""
+    pinned = device.type == "cuda" and size <= PINNED
+    return torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+
+
+class Arena:
+    """Tensors between guards, in a buffer of their own on ``device`` or in a :class:`Memory`.
+
+    Attributes:
+        sections: by name, in order; offsets are the arena's.
+        size: bytes, guards included.
+        memory, start: where it lies, once it is in one.
+        buffer: its part of the memory on the device, uint8 [size].
+    """
+
+    memory: Memory
+    start: int
+    buffer: torch.Tensor
+
+    def __init__(
+        self, tensors: Mapping[str, torch.Tensor], layout: str, device: torch.device | None = None
+    ) -> None:
         """Embed ``tensors`` (CPU) in a layout of :func:`_strides`; ``offset`` is dense, but not
-        aligned to more than an element."""
-        self.sections: dict[str, Section] = {}
-        cursor = GUARD
-        for name, tensor in tensors.items():
-            cursor = -(-cursor // ALIGN) * ALIGN
-            item = tensor.dtype.itemsize
-            start = cursor + (item if layout == "offset" else 0)
-            strides = _strides(tuple(tensor.shape), layout)
-            span = sum((n - 1) * stride for n, stride in zip(tensor.shape, strides, strict=True))
-            size = (span + 1 if tensor.numel() else 1) * item
-            self.sections[name] = Section(name, start, size, tensor.dtype, tuple(tensor.shape), strides)
-            cursor = start + size + GUARD
-        self.snapshot = np.full(cursor, POISON, np.uint8)
-        for name, tensor in tensors.items():
+        aligned to more than an element. Without a device it waits for a memory."""
+        self._tensors = tensors
+        kinds = tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items())
+        self._lay_out(kinds, layout, device)
+
+    def _lay_out(
+        self,
+        kinds: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...],
+        layout: str,
+        device: torch.device | None,
+    ) -> None:
+        self.sections, self.size = _plan(kinds, layout)
+        if device is not None:
+            Memory([self], device)
+
+    @property
+    def snapshot(self) -> np.ndarray:
+        """What it held at first: uint8 [size], on the host."""
+        return self.memory.snapshot[self.start : self.start + self.size]
+
+    def fill(self) -> None:
+        """Put the elements into the snapshot."""
+        snapshot = self.snapshot
+        for name, tensor in self._tensors.items():
             section = self.sections[name]
-            data = numpy_bytes(tensor)
-            if layout not in ("contiguous", "offset"):
-                at = section.element_offsets()[:, None] + np.arange(section.dtype.itemsize)
-                self.snapshot[section.offset + at.reshape(-1)] = data
-            else:
-                self.snapshot[section.offset : section.offset + data.size] = data
-        self.buffer = torch.from_numpy(self.snapshot.copy()).to(device)
+            item = section.dtype.itemsize
+            elements = tensor.detach().cpu().view(_INTEGERS[item]).numpy()
+            section.bits(snapshot)[...] = elements.view(f"u{item}")
 
     def view(self, name: str) -> torch.Tensor:
         """The tensor as embedded: a view into the buffer."""
         section = self.sections[name]
-        item = section.dtype.itemsize
-        end = section.offset + -(-section.size // item) * item
-        flat = self.buffer[section.offset : end].view(section.dtype)
-        return flat.as_strided(section.shape, section.strides)
+        first = section.offset // section.dtype.itemsize
+        return self.buffer.view(section.dtype).as_strided(section.shape, section.strides, first)
 
-    def changes(self) -> tuple[list[str], list[str]]:
-        """What was written since: ``(inputs, fences)``, a sentence for each place."""
-        now = self.buffer.cpu().numpy()
-        changed = np.flatnonzero(now != self.snapshot)
-        if not changed.size:
+    def changes(self, now: np.ndarray | None = None) -> tuple[list[str], list[str]]:
+        """What was written since: ``(inputs, fences)``, a sentence for each place. ``now`` is what
+        it holds, and perhaps arenas behind it, as :meth:`Memory.read` gives it."""
+        now = self.memory.read(self, self) if now is None else now
+        before = self.memory.snapshot[self.start : self.start + now.size]
+        if _equal(now, before):
             return [], []
+        changed = np.flatnonzero(now != before)
         inputs, fences = [], []
         remaining = np.ones(changed.size, bool)
         for section in self.sections.values():
@@ -112,7 +208,7 @@ class Arena:
             item = section.dtype.itemsize
             owned = np.isin(at // item * item, elements)
             if owned.any():
-                first = int(np.searchsorted(elements, at[owned][0] // item * item))
+                first = int(np.flatnonzero(elements == at[owned][0] // item * item)[0])
                 inputs.append(f"{section.name}: {int(owned.sum())} bytes changed, first in element {first}")
             if (~owned).any():
                 fences.append(f"{section.name}: {int((~owned).sum())} bytes written between its elements")
@@ -133,7 +229,7 @@ class Arena:
         return f"{nearest.offset - first} bytes before {nearest.name}"
 
 
-class OutputArena:
+class OutputArena(Arena):
     """A poisoned output between guards. Elements still poisoned afterwards were not written."""
 
     # Two quiet NaNs with payloads that no arithmetic produces, one for each run.
@@ -144,19 +240,35 @@ class OutputArena:
     }
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: torch.dtype, run: int, layout: str, device: torch.device
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        run: int,
+        layout: str,
+        device: torch.device | None = None,
     ) -> None:
+        """Without a device it waits for a memory, as other arenas do."""
         self.payload = self.PAYLOADS[dtype][run]
-        word = np.uint16 if dtype.itemsize == 2 else np.uint32
-        filler = torch.from_numpy(
-            np.full(math.prod(shape), self.payload, word).view(np.int16 if word is np.uint16 else np.int32)
-        ).view(dtype)
-        self._arena = Arena({"out": filler.reshape(shape)}, layout, device)
-        self.tensor = self._arena.view("out")
+        self._lay_out((("out", dtype, tuple(shape)),), layout, device)
 
-    def written(self) -> torch.Tensor:
-        """What is in the output's memory now, whatever became of the tensor that was handed out."""
-        return self._arena.view("out")
+    def fill(self) -> None:
+        self.sections["out"].bits(self.snapshot)[...] = self.payload
 
-    def stray_writes(self) -> list[str]:
-        return self._arena.changes()[1]
+    @functools.cached_property
+    def tensor(self) -> torch.Tensor:
+        """The output to hand out."""
+        return self.view("out")
+
+    def written(self, now: np.ndarray) -> np.ndarray:
+        """Bits of what was in the output's memory at a look, whatever became of the tensor that was
+        handed out; a copy."""
+        return self.sections["out"].bits(now).copy()
+
+    def stray_writes(self, now: np.ndarray | None = None) -> list[str]:
+        """What was written beside the output since; ``now`` as for :meth:`changes`, whose arenas behind
+        this one nothing may write."""
+        now = self.memory.read(self, self) if now is None else now
+        section = self.sections["out"]
+        expected = self.memory.snapshot[self.start : self.start + now.size].copy()
+        section.bits(expected)[...] = section.bits(now)
+        return [] if _equal(expected, now) else self.changes(now)[1]

@@ -51,7 +51,8 @@ def is_finite(bits: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 def same(a: np.ndarray, b: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Elementwise: equal bits, or both NaN (payloads do not count; the sign of zero does)."""
-    return (a == b) | (is_nan(a, dtype) & is_nan(b, dtype))
+    equal: np.ndarray = a == b
+    return equal if equal.all() else equal | (is_nan(a, dtype) & is_nan(b, dtype))
 
 
 def ulp_distance(a: np.ndarray, b: np.ndarray, dtype: torch.dtype) -> np.ndarray:

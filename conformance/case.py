@@ -8,6 +8,7 @@ the upstream packer).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,27 +28,28 @@ class Case:
     @classmethod
     def build(cls, format_name: str, dims: tuple[Dim, ...], values: Mapping[str, Any]) -> Case:
         """A case with ``values`` where given and the defaults elsewhere."""
-        unknown = set(values) - {dim.name for dim in dims}
+        unknown = values.keys() - (dim.name for dim in dims)
         if unknown:
             names = ", ".join(dim.name for dim in dims)
             raise UsageError(f"{format_name}: expected fields among {names}, found {min(unknown)!r}")
         return cls(format_name, dims, tuple(values.get(dim.name, dim.default) for dim in dims))
 
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Any]:
+        return {dim.name: value for dim, value in zip(self.dims, self.values, strict=True)}
+
     def __getitem__(self, name: str) -> Any:
-        for dim, value in zip(self.dims, self.values, strict=True):
-            if dim.name == name:
-                return value
-        raise KeyError(name)
+        return self._by_name[name]
 
     def __contains__(self, name: str) -> bool:
-        return any(dim.name == name for dim in self.dims)
+        return name in self._by_name
 
     def replace(self, **changes: Any) -> Case:
         """The same case with some dimensions changed."""
         return Case.build(self.format, self.dims, {**self.as_mapping(), **changes})
 
     def as_mapping(self) -> dict[str, Any]:
-        return {dim.name: value for dim, value in zip(self.dims, self.values, strict=True)}
+        return dict(self._by_name)
 
     @property
     def id(self) -> str:

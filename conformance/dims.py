@@ -1,7 +1,8 @@
-"""Dimensions of a case: how a value is written in a case id, checked, and generated.
+"""Dimensions of a case: how a value is written in a case id, checked, and drawn.
 
-A format lists its dimensions; parsing, ids, Hypothesis strategies and shrinking follow.
-Hypothesis is imported only when a strategy is asked for, so that replay works without it.
+A format lists its dimensions; parsing, ids, drawing and shrinking follow. A dimension is drawn by a few
+choices, each an index below a number: Hypothesis makes them (:mod:`conformance.strategies`), and shrinks each
+towards 0, the simplest.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from conformance.errors import UsageError
 from conformance.patterns import Pattern, parse_pattern
 from conformance.steps import FAR, NEAR, TO_DEFAULT, distance, near_sizes, smaller_sizes
 
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
+T = TypeVar("T")
+Pick = Callable[[int], int]
+"""An index below the given number, any one; 0 stands for the simplest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +38,11 @@ class Dim:
     def format(self, value: Any) -> str:
         return str(value)
 
-    def strategy(self, drawn: Mapping[str, Any]) -> SearchStrategy[Any]:
-        """Hypothesis strategy, simplest value first; ``drawn`` holds the dimensions before this one."""
+    def draw(self, pick: Pick, drawn: Mapping[str, Any]) -> Any:
+        """A value made of picked indices; ``drawn`` holds the dimensions before this one.
+
+        Indices below 256 are about equally likely; larger ones are not.
+        """
         raise NotImplementedError
 
     def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
@@ -70,10 +75,8 @@ class Choice(Dim):
                 return choice
         raise UsageError(f"{self.name}: expected one of {', '.join(map(str, self.choices))}, found {text!r}")
 
-    def strategy(self, drawn: Mapping[str, Any]) -> SearchStrategy[Any]:
-        from hypothesis import strategies as st
-
-        return st.sampled_from(self.choices if self.generated is None else self.generated)
+    def draw(self, pick: Pick, drawn: Mapping[str, Any]) -> Any:
+        return one_of(pick, self.choices if self.generated is None else self.generated)
 
     def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
         yield from super().neighbours(value, case)
@@ -96,10 +99,8 @@ class Text(Dim):
     def parse(self, text: str) -> str:
         return text
 
-    def strategy(self, drawn: Mapping[str, Any]) -> SearchStrategy[Any]:
-        from hypothesis import strategies as st
-
-        return st.just(self.default)
+    def draw(self, pick: Pick, drawn: Mapping[str, Any]) -> str:
+        return str(self.default)
 
     def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
         return iter(())
@@ -115,9 +116,9 @@ class Patterned(Dim):
     def parse(self, text: str) -> Pattern:
         return parse_pattern(self.name, text, dict(self.known))
 
-    def strategy(self, drawn: Mapping[str, Any]) -> SearchStrategy[Any]:
-        names = tuple(self.known) if self.generated is None else self.generated
-        return _patterns(tuple((name, self.known[name]) for name in names))
+    def draw(self, pick: Pick, drawn: Mapping[str, Any]) -> Pattern:
+        name = one_of(pick, tuple(self.known) if self.generated is None else self.generated)
+        return Pattern(name, pick(NUMBERS)) if self.known[name] else Pattern(name)
 
     def _of(self, name: str, number: int | None) -> Pattern:
         return Pattern(name, (number or 0) if self.known[name] else None)
@@ -168,9 +169,21 @@ class Shape(Dim):
     def format(self, value: tuple[int, ...]) -> str:
         return "x".join(map(str, value))
 
-    def strategy(self, drawn: Mapping[str, Any]) -> SearchStrategy[tuple[int, ...]]:
-        block = None if self.block is None else int(drawn[self.block])
-        return _shapes(self.EDGES, self.limit, self.rank, block)
+    def draw(self, pick: Pick, drawn: Mapping[str, Any]) -> tuple[int, ...]:
+        block = 0 if self.block is None else int(drawn[self.block])
+        kind = one_of(pick, _kinds(self.rank, block > 0))
+        if kind == "near":
+            near, around = one_of(pick, _near(block, self.limit)), one_of(pick, AROUND)
+            return (1, max(1, near + around))
+        if kind == "across":
+            # Rows that are no whole number of blocks: a block goes on in the next row.
+            rows = 2 + pick(max(2, min(5, self.limit // (2 * block))) - 1)
+            return (rows, one_of(pick, (block // 2 * 3, block // 4 * 3, block + 1, block - 1)))
+        leading = {"vector": (), "matrix": (9,), "cube": (3, 5)}[kind]
+        return (*(1 + pick(most) for most in leading), self._column(pick))
+
+    def _column(self, pick: Pick) -> int:
+        return 1 + pick(300) if pick(2) else one_of(pick, self.EDGES)
 
     def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
         """Each axis alone, the last first; and the same elements with one leading axis more or less."""
@@ -213,51 +226,32 @@ def _whole_blocks(size: int, rest: int, block: int) -> Iterator[int]:
         yield from ((size - 1) // step * step, size // step * step + step)
 
 
-# Building a strategy costs ten times what drawing from it does, so those that are the same
-# for every case are built once.
+# Numbers of patterns that are drawn: 0 to 99.
+NUMBERS = 100
+# Elements more than whole blocks. Simplest first is one more: the least that has a short last block, so that
+# a failure found in a big shape shrinks to it in one step.
+AROUND = (1, 0, -1, 2, -2)
 
 
-@functools.cache
-def _patterns(names: tuple[tuple[str, bool], ...]) -> SearchStrategy[Pattern]:
-    from hypothesis import strategies as st
-
-    number = st.integers(0, 99)
-    return st.one_of(
-        *(
-            st.builds(Pattern, st.just(name), number) if numbered else st.just(Pattern(name))
-            for name, numbered in names
-        )
-    )
+def one_of(pick: Pick, values: Sequence[T]) -> T:
+    """One of ``values``, simplest first; those that are there twice are twice as likely."""
+    return values[pick(len(values))]
 
 
-@functools.cache
-def _shapes(
-    edges: tuple[int, ...], limit: int, rank: int | None, block: int | None
-) -> SearchStrategy[tuple[int, ...]]:
-    from hypothesis import strategies as st
-
-    column = st.one_of(st.sampled_from(edges), st.integers(1, 300))
-    row = st.integers(1, 9)
-    shapes: list[SearchStrategy[tuple[int, ...]]] = [st.tuples(row, column)]
+def _kinds(rank: int | None, blocks: bool) -> tuple[str, ...]:
+    """Kinds of shapes, the larger ones less often where there are others."""
     if rank is None:
-        shapes.append(st.tuples(column))
-        shapes.append(st.tuples(st.integers(1, 3), st.integers(1, 5), column))
-    if block is not None:
-        counts = list(range(1, max(1, min(5, limit // block)) + 1))
-        if block * 257 <= limit:
-            # Enough blocks for a second-level block of 256 to end inside the weight. Not a
-            # branch of its own: out of this one it shrinks to a single block.
-            counts += [256, 257] * len(counts)
-        # Simplest first is one element more than whole blocks: the least that has a short
-        # last block, so that a failure found in a big shape shrinks to it in one step.
-        near = st.builds(
-            lambda blocks, more: max(1, blocks * block + more),
-            st.sampled_from(counts),
-            st.sampled_from((1, 0, -1, 2, -2)),
-        )
-        shapes += [st.tuples(st.just(1), near)] * 2
-        # Rows that are no whole number of blocks: a block goes on in the next row.
-        rows = st.integers(2, max(2, min(5, limit // (2 * block))))
-        columns = st.sampled_from((block // 2 * 3, block // 4 * 3, block + 1, block - 1))
-        shapes.append(st.tuples(rows, columns))
-    return st.one_of(*shapes)
+        whole = ("matrix", "vector", "cube")
+        return (*whole, "near", "across", "cube", "across", "matrix") if blocks else whole
+    return ("matrix", "near", "across") if blocks else ("matrix",)
+
+
+@functools.cache
+def _near(block: int, limit: int) -> tuple[int, ...]:
+    """Elements of whole blocks."""
+    counts = list(range(1, max(1, min(5, limit // block)) + 1))
+    if block * 257 <= limit:
+        # Enough blocks for a second-level block of 256 to end inside the weight. Not a
+        # kind of its own: out of this one it shrinks to a single block.
+        counts += [256, 257] * len(counts)
+    return tuple(count * block for count in counts)

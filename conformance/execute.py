@@ -7,13 +7,13 @@ import inspect
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from conformance import device_loss
-from conformance.arena import Arena, OutputArena
+from conformance.arena import Arena, Memory, OutputArena
 from conformance.bits import same, to_bits
 from conformance.reads import watched
 from conformance.registry import NO_REMARKS, Kernel, Remarks
@@ -120,8 +120,7 @@ def identity(weight: PackedWeight) -> list[tuple[Any, ...]]:
     return [(name, id(t), t.data_ptr(), t.dtype, t.shape, t.stride()) for name, t in named_tensors(weight)]
 
 
-@dataclasses.dataclass
-class _Run:
+class _Run(NamedTuple):
     """One call of a kernel: its output's bits at once, and the result itself for a later look."""
 
     bits: np.ndarray
@@ -136,8 +135,8 @@ def _call(
     device: torch.device,
     output: OutputArena | None,
     launch: Mapping[str, int] | None,
-) -> _Run | Execution:
-    """Call the kernel once; an :class:`Execution` says why there is no output."""
+) -> torch.Tensor | Execution:
+    """Call the kernel once; an :class:`Execution` says why there is no result."""
     arguments: dict[str, Any] = dict(launch or {})
     if output is not None:
         arguments["out"] = output.tensor
@@ -161,8 +160,8 @@ def _call(
         breach = "expected the given out to be returned, found another tensor"
     if breach:
         return Execution(contract=breach)
-    # Of the memory that was handed out: the tensor object may have been pointed elsewhere.
-    return _Run(to_bits(result if output is None else output.written()).copy(), result, output)
+    checked: torch.Tensor = result
+    return checked
 
 
 def execute(
@@ -196,56 +195,86 @@ def _execute(
     dest: str,
     launch: Mapping[str, int] | None,
 ) -> Execution:
-    arena = Arena(dict(named_tensors(weight)), layout, device)
-    embedded = map_tensors(weight, lambda name, _: arena.view(name))
+    count = 3 if dest == "new" and kernel.remarks is None else 2
+    inputs = Arena(dict(named_tensors(weight)), layout)
+    outputs = [_output(kernel, weight, dtype, dest, number) for number in range(count)]
+    # The inputs last: what is looked at after a call is then one piece.
+    fenced = [*(output for output in outputs if output is not None), inputs]
+    memory = Memory(fenced, device)
+    embedded = map_tensors(weight, lambda name, _: inputs.view(name))
     if device.type == "cuda":
-        device = arena.buffer.device
+        device = memory.buffer.device
     before = identity(embedded)
     runs: list[_Run] = []
     stray: list[str] = []
     strayed: list[str] = []
-    for number in range(3 if dest == "new" and kernel.remarks is None else 2):
-        output = None
-        if kernel.takes_out and not (number != 1 and dest == "new"):
-            first_layout = "contiguous" if dest in ("given", "new") else dest
-            output_layout = first_layout if number == 0 else "contiguous"
-            output = OutputArena(weight.output_shape, dtype, number, output_layout, device)
-        with watched(arena) as reads:
-            run = _call(kernel, embedded, dtype, device, output, launch)
+    for number, output in enumerate(outputs):
+        with watched(inputs) as reads:
+            found = _call(kernel, embedded, dtype, device, output, launch)
         strayed += reads
-        if isinstance(run, Execution) and run.lost:
-            return run  # nothing on the device can be looked at any more
-        if output is not None:
-            stray += output.stray_writes()
-        if isinstance(run, Execution):
-            mutated, fences = arena.changes()
-            if run.unsupported is not None and runs:
-                run = Execution(contract="expected an answer as in the call before, found Unsupported")
-            return dataclasses.replace(run, stray=tuple(stray + fences), mutated=(*run.mutated, *mutated))
-        runs.append(run)
-    mutated, fences = arena.changes()
+        if isinstance(found, Execution) and found.lost:
+            return found  # nothing on the device can be looked at any more
+        over = isinstance(found, Execution) or number == count - 1
+        if output is None:
+            bits = None if isinstance(found, Execution) else to_bits(found).copy()
+            now = memory.read(inputs, inputs) if over else None
+        else:
+            now = memory.read(output, inputs if over else fenced[-2])
+            # Of the memory that was handed out: the tensor object may have been pointed elsewhere.
+            bits = output.written(now)
+            stray += output.stray_writes(now[: inputs.start - output.start])
+        if over:
+            assert now is not None
+            mutated, fences = inputs.changes(now[-inputs.size :])
+        if isinstance(found, Execution):
+            if found.unsupported is not None and runs:
+                found = Execution(contract="expected an answer as in the call before, found Unsupported")
+            return dataclasses.replace(found, stray=tuple(stray + fences), mutated=(*found.mutated, *mutated))
+        assert bits is not None
+        runs.append(_Run(bits, found, output))
     if identity(embedded) != before:
         mutated.append("the weight's tensors were replaced by others")
     first = runs[0]
     if first.output is None and (to_bits(first.result) != first.bits).any():
         return Execution(contract="expected a tensor of its own, found one that the next call overwrote")
     unwritten = _unwritten(runs)
-    unstable = np.zeros(first.bits.shape, bool)
-    for run in runs[1:]:
-        unstable |= ~same(first.bits, run.bits, dtype)
-    if unwritten is not None:
-        unstable &= ~unwritten
     return Execution(
         bits=first.bits,
         stray=tuple(dict.fromkeys(stray + fences)),
         mutated=tuple(mutated),
         strayed=tuple(dict.fromkeys(strayed)),
-        unwritten=unwritten if unwritten is not None and unwritten.any() else None,
-        unstable=unstable if unstable.any() else None,
+        unwritten=unwritten,
+        unstable=_unstable(runs, dtype, unwritten),
     )
 
 
+def _output(
+    kernel: Kernel, weight: PackedWeight, dtype: torch.dtype, dest: str, run: int
+) -> OutputArena | None:
+    """The output that a run is given, or None where the kernel allocates it."""
+    if not kernel.takes_out or (run != 1 and dest == "new"):
+        return None
+    layout = "contiguous" if run or dest in ("given", "new") else dest
+    return OutputArena(weight.output_shape, dtype, run, layout)
+
+
 def _unwritten(runs: list[_Run]) -> np.ndarray | None:
-    """Elements that still hold the poison in every run that was given an output, or None."""
+    """Mask of elements that still hold the poison in every run that was given an output, or None where
+    there is none."""
     masks = [run.bits == run.output.payload for run in runs if run.output is not None]
-    return np.logical_and.reduce(masks) if masks else None
+    if not masks or not all(mask.any() for mask in masks):
+        return None
+    unwritten: np.ndarray = np.logical_and.reduce(masks)
+    return unwritten if unwritten.any() else None
+
+
+def _unstable(runs: list[_Run], dtype: torch.dtype, unwritten: np.ndarray | None) -> np.ndarray | None:
+    """Mask of written elements that differ from the first run's in another, or None where there is none."""
+    first = runs[0].bits
+    masks = [~alike for run in runs[1:] if not (alike := same(first, run.bits, dtype)).all()]
+    if not masks:
+        return None
+    unstable: np.ndarray = np.logical_or.reduce(masks)
+    if unwritten is not None:
+        unstable &= ~unwritten
+    return unstable if unstable.any() else None

@@ -5,29 +5,31 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from conformance import bundle, device_loss
-from conformance.bits import DTYPES, from_bits, same, to_bits
+from conformance import bundle
+from conformance.asking import answer_of, own_copy
+from conformance.bits import DTYPES, from_bits, same
 from conformance.case import Case
-from conformance.execute import Execution, execute, one_line
+from conformance.execute import Execution, execute
 from conformance.gemm_bound import FLOAT32, Accumulation
 from conformance.interpreter import Report
 from conformance.journal import Journal
-from conformance.judge import Answer, Judge
+from conformance.judge import Answer, Judge, exact
 from conformance.known_faults import KnownFault
 from conformance.materialize import materialize
+from conformance.packed_bound import hold_to_bound
 from conformance.registry import Format, Kernel, Packing, launch_arguments
 from conformance.results import ResultWriter
 from conformance.runtime import Runtime, environment
-from conformance.verdict import Cause, Verdict
-from kernels._packed import PackedWeight, describe, map_tensors
-from oracles.base import Declined, Oracle
+from conformance.verdict import Verdict
+from kernels._packed import PackedWeight
+from oracles.base import Declined, Oracle, Provenance
 from oracles.spec.rounding import round_to
 
 
@@ -93,6 +95,8 @@ class Harness:
     journal: Journal | None = None
     last_failure: Checked | None = None
     _missing: dict[tuple[str, str], str | None] = dataclasses.field(default_factory=dict)
+    _noted: tuple[Case | None, str] = (None, "")
+    _versions: dict[Callable[[], Provenance], str | None] = dataclasses.field(default_factory=dict)
 
     # --- oracles -----------------------------------------------------------------------
 
@@ -146,7 +150,9 @@ class Harness:
 
     def in_force(self, fault: KnownFault, oracle: Oracle) -> str | None:
         """None when an entry counts on this machine today, else the reason why not."""
-        version = oracle.provenance().version
+        if oracle.provenance not in self._versions:
+            self._versions[oracle.provenance] = oracle.provenance().version
+        version = self._versions[oracle.provenance]
         return fault.applies_here(version, self.runtime.device, datetime.date.today())
 
     def ask(
@@ -173,31 +179,14 @@ class Harness:
         reason = self.missing(fmt, oracle)
         if reason is not None:
             return Answer(oracle.name, note=f"missing: {reason}")
-        copy = map_tensors(weight, lambda _, t: t.clone().to(self.runtime.device))
+        copy = own_copy(weight, self.runtime.device)
         self.note(f"the oracle {oracle.name}")
-        try:
-            assert oracle.dequantize is not None
-            result = oracle.dequantize(copy, dtype)
-        except Declined as refusal:
-            return Answer(oracle.name, note=f"declined: {refusal.reason}")
-        except Exception as error:  # upstream may raise anything; it loses its vote, visibly
-            lost = device_loss.why_lost(self.runtime.device)
-            return Answer(oracle.name, note=f"raised {one_line(error)}", lost=lost)
-        bits = None
-        breach = ""
-        if tuple(result.shape) != want.shape or result.dtype != dtype:
-            breach = (
-                f"returned {describe(result.dtype)} {list(result.shape)} instead of "
-                f"{describe(dtype)} {list(want.shape)}"
-            )
-        else:
-            bits = to_bits(result)
-        wrong = bits is None or not bool(same(bits, want, dtype).all())
-        excused = ""
-        if wrong:
-            facts = fmt.facts(weight) if fmt.facts else None
-            excused = self.excuse(oracle, case, bits, want, dtype, facts)
-        return Answer(oracle.name, bits, breach=breach, excused=excused)
+        found = answer_of(oracle, copy, dtype, want.shape, self.runtime.device)
+        wrong = bool(found.breach) if found.bits is None else not same(found.bits, want, dtype).all()
+        if not wrong:
+            return found
+        facts = fmt.facts(weight) if fmt.facts else None
+        return dataclasses.replace(found, excused=self.excuse(oracle, case, found.bits, want, dtype, facts))
 
     # --- one case ----------------------------------------------------------------------
 
@@ -207,7 +196,9 @@ class Harness:
         if self.journal is not None:
             fields = {"step": step}
             if case is not None:
-                fields["case"] = case.id
+                if case is not self._noted[0]:
+                    self._noted = case, case.id
+                fields["case"] = self._noted[1]
             if kernel is not None:
                 fields["kernel"] = kernel.name
             self.journal.note(**fields)
@@ -274,14 +265,15 @@ class Harness:
             dest=case["dest"],
             launch=self.launch(fmt, kernel, case["tile"]),
         )
+        known = exact(fmt, weight, dtype)
         answers: tuple[Answer, ...] = ()
         if not execution.lost:
-            answers = self.ask(fmt, case, weight, dtype, round_to(fmt.unpack(weight).values(), dtype))
+            answers = self.ask(fmt, case, weight, dtype, known.bits)
         self.note("judged")
         rules = Judge(fmt, kernel.name, str(self.runtime.device), self.gate)
-        verdict = rules(case, weight, dtype, execution, answers)
+        verdict = rules(case, weight, dtype, execution, answers, known)
         if packing is not None and not verdict.failed:
-            verdict = _hold_to_bound(verdict, fmt, packing)
+            verdict = hold_to_bound(verdict, known.model.values(), packing)
         return Checked(verdict, weight, execution, answers)
 
     def fixed(self, fault: KnownFault, verdict: Verdict) -> Checked:
@@ -323,21 +315,3 @@ class Harness:
             **extra,
         }
         return bundle.write(folder, checked.weight, info, outputs)
-
-
-def _hold_to_bound(verdict: Verdict, fmt: Format, packing: Packing) -> Verdict:
-    """SPLIT when the decoded values are further from the floats than the format's step allows."""
-    values = fmt.unpack(packing.weight).values().astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        beyond = ~(np.abs(values - packing.floats) <= packing.bound)
-    if not beyond.any():
-        return verdict
-    first = tuple(int(i) for i in np.argwhere(beyond)[0])
-    text = (
-        f"packed by upstream, {int(beyond.sum())} of {beyond.size} decoded values are further from the "
-        f"float weights than half a step: at {list(first)} {values[first]:.9g} for "
-        f"{packing.floats[first]:.9g}, bound {packing.bound[first]:.3g} ({packing.why})"
-    )
-    return dataclasses.replace(
-        verdict, kind="SPLIT", summary=text, causes=(Cause("unknown", "packer, oracle and spec disagree"),)
-    )

@@ -52,12 +52,17 @@ def investigate(harness: Harness, checked: Checked, kernel: Kernel) -> Checked:
 
 
 def _asked_reading(fmt: Format, case: Case, run: Run | None) -> str:
-    """The same of a few of the largest inputs like the failing one, which the kernel is called on."""
+    """The same of a few inputs like the failing one, those with the most different right values, which the
+    kernel is called on."""
     if run is None or not {dim.name for dim in case.dims} >= {"M", "N"}:
         return ""
+
+    def different(other: Case) -> int:
+        return np.unique(round_to(fmt.unpack(fmt.words(other)).values(), DTYPES[other["out"]])).size
+
     with time_limit(SECONDS):
         inputs = [other for kin, other in pool(fmt, case) if kin == 0 and other["M"] and other["N"]]
-        for other in sorted(inputs, key=lambda other: -other["M"] * other["N"])[:TELLING]:
+        for other in sorted(inputs, key=different, reverse=True)[:TELLING]:
             bits = run(other)
             words = "" if bits is None else by_line(fmt, other, fmt.words(other), bits)
             if words:

@@ -21,24 +21,22 @@ class Journal:
 
     def __init__(self, run_dir: Path, worker: str = "", **about: Any) -> None:
         self.path = path_of(run_dir, worker)
-        self._line: dict[str, Any] = {
-            **about,
-            "worker": worker,
-            "pid": os.getpid(),
-            "host": platform.node(),
-        }
-        self._fixed = dict(self._line)
+        fixed = {**about, "worker": worker, "pid": os.getpid(), "host": platform.node()}
+        # What stays the same is most of the line, which is written several times a case.
+        self._head = json.dumps(fixed).removesuffix("}")
+        self._noted: dict[str, Any] = {}
+        self._length = 0
         self._file = self.path.open("wb", buffering=0)
         self._write()
 
     def note(self, **fields: Any) -> None:
         """Add to the line, or change it."""
-        self._line.update(fields)
+        self._noted.update(fields)
         self._write()
 
     def begin(self, test: str) -> None:
         """Start the line of a test; what was noted of the one before is dropped."""
-        self._line = {**self._fixed, "test": test}
+        self._noted = {"test": test}
         self._write()
 
     def close(self) -> None:
@@ -46,10 +44,14 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        text = (json.dumps(self._line) + "\n").encode()
+        # Of a field that is there twice, a reader takes the second.
+        noted = ", " + json.dumps(self._noted).removeprefix("{") if self._noted else "}"
+        text = f"{self._head}{noted}\n".encode()
         self._file.seek(0)
         self._file.write(text)
-        self._file.truncate()
+        if len(text) < self._length:
+            self._file.truncate()
+        self._length = len(text)
 
 
 def path_of(run_dir: Path, worker: str = "") -> Path:

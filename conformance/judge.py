@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,9 +20,23 @@ from conformance.execute import Execution
 from conformance.faults import Context
 from conformance.registry import Format
 from conformance.verdict import Cause, Located, Verdict
+from oracles.spec import Model
 from oracles.spec.rounding import round_to
 
 SHOWN = 4
+
+
+class Exact(NamedTuple):
+    """The exact model of a weight, and the bits of its values in the output dtype."""
+
+    model: Model
+    bits: np.ndarray
+
+
+def exact(fmt: Format, weight: object, dtype: torch.dtype) -> Exact:
+    """What the spec says of a weight."""
+    model = fmt.unpack(weight)
+    return Exact(model, round_to(model.values(), dtype))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +70,18 @@ class Judge:
     gate: str = "exact"
 
     def __call__(
-        self, case: Case, weight: object, dtype: torch.dtype, execution: Execution, answers: Sequence[Answer]
+        self,
+        case: Case,
+        weight: object,
+        dtype: torch.dtype,
+        execution: Execution,
+        answers: Sequence[Answer],
+        known: Exact | None = None,
     ) -> Verdict:
-        """Verdict of one case. Nothing is run here and nothing is raised."""
-        model = self.fmt.unpack(weight)
-        want = round_to(model.values(), dtype)
-        steps = model.steps()
+        """Verdict of one case. Nothing is run here and nothing is raised. ``known``: what the spec says of
+        the weight, where that was asked before."""
+        model, want = exact(self.fmt, weight, dtype) if known is None else known
+        steps = functools.cache(model.steps)
         near = {
             answer.oracle: leeway(
                 self.fmt.allowance, model, answer.oracle, self.device, answer.bits, want, dtype

@@ -86,12 +86,14 @@ def word_bytes(pattern: Pattern, count: int, bits: int = 8) -> np.ndarray:
     return raw_bytes(f"words/{pattern.number}", count)
 
 
-# dtype -> (bits of the exponent, bits of the mantissa, integer view)
+# dtype -> (bits of the exponent, bits of the mantissa, integer views)
 _FLOAT_FORMATS = {
-    torch.float16: (5, 10, np.uint16, torch.int16),
-    torch.bfloat16: (8, 7, np.uint16, torch.int16),
-    torch.float32: (8, 23, np.uint32, torch.int32),
+    torch.float16: (5, 10, np.uint16, np.int16),
+    torch.bfloat16: (8, 7, np.uint16, np.int16),
+    torch.float32: (8, 23, np.uint32, np.int32),
 }
+# Patterns of scales whose elements are of several kinds, or of either sign.
+_TOSSED = ("ties", "negative", "huge", "over", "mixed", "inf", "nan")
 
 
 def scale_values(pattern: Pattern, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -113,52 +115,55 @@ def scale_values(pattern: Pattern, count: int, dtype: torch.dtype = torch.float3
     inf, nan    ordinary, with one in four replaced
     =========== =====================================================================
     """
-    exponent_bits, mantissa_bits, view, torch_view = _FLOAT_FORMATS[dtype]
+    exponent_bits, mantissa_bits, view, signed_view = _FLOAT_FORMATS[dtype]
     bias = 2 ** (exponent_bits - 1) - 1
     top = 2**exponent_bits - 2  # largest exponent field of a finite number
-    label = f"scales/{pattern.name}/{pattern.number}"
-    mantissa = raw_ints(label + "/mantissa", count, 2**mantissa_bits)
-    sign = np.zeros(count, np.int64)
+    name, label = pattern.name, f"scales/{pattern.name}/{pattern.number}"
+    exponent: np.ndarray | int
+    mantissa: np.ndarray | int = 0
+    sign: np.ndarray | int = 0
 
     def between(low: int, high: int) -> np.ndarray:
         # Both ends are exponents of normal numbers of the dtype, whatever was asked for.
         low, high = (min(top, max(1, end + bias)) for end in (low, high))
         return low + raw_ints(label + "/exponent", count, max(1, high - low + 1))
 
-    coin = raw_ints(label + "/coin", count, 256)
-    if pattern.name in ("ordinary", "inf", "nan"):
+    if name not in ("one", "zero"):
+        mantissa = raw_ints(label + "/mantissa", count, 2**mantissa_bits)
+    coin = raw_ints(label + "/coin", count, 256) if name in _TOSSED else np.zeros(0, np.int64)
+    if name in ("ordinary", "inf", "nan"):
         exponent = between(-10, -4)
-    elif pattern.name == "ties":
+    elif name == "ties":
         exponent = between(-10, -4)
         lost = np.maximum(mantissa_bits - np.where(coin & 1, 7, 10), 0)
         mantissa = (mantissa >> lost << lost) | (1 << lost >> 1)
-    elif pattern.name == "one":
-        exponent, mantissa = np.full(count, bias), np.zeros(count, np.int64)
-    elif pattern.name == "zero":
-        exponent, mantissa = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    elif pattern.name == "tiny":
-        exponent = np.ones(count, np.int64)
-    elif pattern.name == "subnormal":
-        exponent, mantissa = np.zeros(count, np.int64), mantissa | 1
-    elif pattern.name == "negative":
+    elif name == "one":
+        exponent = bias
+    elif name == "zero":
+        exponent = 0
+    elif name == "tiny":
+        exponent = 1
+    elif name == "subnormal":
+        exponent, mantissa = 0, mantissa | 1
+    elif name == "negative":
         exponent, sign = between(-10, -4), coin & 1
-    elif pattern.name == "small":
+    elif name == "small":
         exponent = between(-26, -14)
-    elif pattern.name == "huge":
+    elif name == "huge":
         exponent = np.where(coin & 1, between(13, 15), min(top, 100 + bias))
-    elif pattern.name == "over":
+    elif name == "over":
         exponent = np.where(coin & 1, between(16, 18), top)
     else:
         exponent, sign = between(-30, 15), coin & 1
         exponent = np.where(coin < 32, 0, exponent)
         mantissa = np.where(coin < 16, 0, mantissa)
-    if pattern.name in ("inf", "nan"):
+    if name in ("inf", "nan"):
         special = coin % 4 == 0
         if count:
             special[int(coin[0]) % count] = True
         exponent = np.where(special, top + 1, exponent)
-        mantissa = np.where(special, 0 if pattern.name == "inf" else 1 << (mantissa_bits - 1), mantissa)
+        mantissa = np.where(special, 0 if name == "inf" else 1 << (mantissa_bits - 1), mantissa)
         sign = np.where(special, (coin >> 2) & 1, sign)
-    bits = (sign << (exponent_bits + mantissa_bits)) | (exponent << mantissa_bits) | mantissa
-    signed = bits.astype(view).view(np.int16 if view is np.uint16 else np.int32)
-    return torch.from_numpy(signed).to(torch_view).view(dtype)
+    bits = np.empty(count, view)
+    bits[:] = (sign << (exponent_bits + mantissa_bits)) | (exponent << mantissa_bits) | mantissa
+    return torch.from_numpy(bits.view(signed_view)).view(dtype)

@@ -7,18 +7,42 @@ distribution methods, and no global or device random state is touched.
 from __future__ import annotations
 
 import hashlib
+import threading
 
 import numpy as np
+
+# One generator a thread, put to each label's key: a new one would first ask the system for entropy.
+_held = threading.local()
+_ZEROS = np.zeros(4, np.uint64)
+_ZEROS.setflags(write=False)
+
+
+def _philox(key: np.ndarray) -> np.random.Philox:
+    """``np.random.Philox(key=key)``, the thread's own."""
+    if not hasattr(_held, "philox"):
+        _held.philox = np.random.Philox(key=0)
+    found: np.random.Philox = _held.philox
+    found.state = {
+        "bit_generator": "Philox",
+        "state": {"counter": _ZEROS, "key": key},
+        "buffer": _ZEROS,
+        "buffer_pos": 4,
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    return found
 
 
 def raw_bytes(label: str, count: int) -> np.ndarray:
     """``count`` random bytes, a pure function of ``label``: uint8 [count], writable."""
-    key = int.from_bytes(hashlib.sha256(label.encode()).digest()[:16], "little")
-    words = np.random.Philox(key=key).random_raw(-(-count // 8))
-    return np.frombuffer(np.asarray(words, dtype="<u8").tobytes(), dtype=np.uint8)[:count].copy()
+    key = np.frombuffer(hashlib.sha256(label.encode()).digest()[:16], "<u8")
+    words = _philox(key).random_raw(-(-count // 8))
+    return np.asarray(words, dtype="<u8").view(np.uint8)[:count]
 
 
 def raw_ints(label: str, count: int, bound: int) -> np.ndarray:
     """``count`` integers in [0, bound): int64. The modulo bias (below bound / 2**32) is harmless here."""
-    words = raw_bytes(label, 4 * count).view("<u4").astype(np.int64)
-    return words % bound
+    words = raw_bytes(label, 4 * count).view("<u4")
+    if 0 < bound <= 2**32 and bound & (bound - 1) == 0:
+        return (words & np.uint32(bound - 1)).astype(np.int64)
+    return words.astype(np.int64) % bound

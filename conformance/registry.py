@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -150,7 +151,7 @@ class Format:
     axes: Callable[[Any], Mapping[str, np.ndarray]] | None = None
     inner: int | None = None
 
-    @property
+    @functools.cached_property
     def all_dims(self) -> tuple[Dim, ...]:
         return self.dims + COMMON
 

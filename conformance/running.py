@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import unittest
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -15,6 +17,9 @@ from conformance.fused_view import shaped
 from conformance.harness import Checked, Failure, Harness
 from conformance.registry import FUSED, Format
 from conformance.verdict import NEUTRAL, Verdict
+
+if TYPE_CHECKING:
+    from conformance.strategies import Cases
 
 # Failures that a shrunk one is looked at together with.
 EARLIER = 4
@@ -81,7 +86,7 @@ def alike(verdict: Verdict) -> tuple[str, bool]:
 
 
 def run_drawn(
-    harness: Harness, test: str, strategy: Any, kernel: str = "", *, also: Case | None = None
+    harness: Harness, test: str, strategy: Cases, kernel: str = "", *, also: Case | None = None
 ) -> None:
     """Judge cases that Hypothesis draws, and shrink the first failing one; then ``also``. Failures are
     remembered by test and ``kernel``: those of one kernel are not replayed against another.
@@ -105,15 +110,21 @@ def drawable(harness: Harness, fmt: Format) -> Format:
     return shaped(fmt, short=harness.runtime.interpreter)
 
 
-def _drawn(tally: Tally, strategy: Any, kernel: str, *, signs: bool) -> bool:
+def _drawn(tally: Tally, strategy: Cases, kernel: str, *, signs: bool) -> bool:
     """Raise the first failure, shrunk; one in the sign of zeros alone only with ``signs``. Returns whether
     there was one of these instead."""
-    from hypothesis import core, given, settings
+    from hypothesis import Phase, core, given, settings
+    from hypothesis.database import ExampleDatabase, InMemoryExampleDatabase, choices_to_bytes
+
+    from conformance.strategies import Choices, draw_each
 
     raised: dict[Case, Failure] = {}
+    found: dict[Case, Exception] = {}
     passed_over = False
+    # Hypothesis starts every test of a seeded run from that one seed, so that all of them would
+    # draw alike, and remembers no failure of it: give this test a seed and a key of its own.
+    seed, key = f"{core.global_force_seed}/{tally.test}", f"{tally.test}/{kernel}".encode()
 
-    @given(strategy)
     def judge(case: Case) -> None:
         nonlocal passed_over
         try:
@@ -130,15 +141,51 @@ def _drawn(tally: Tally, strategy: Any, kernel: str, *, signs: bool) -> bool:
                 raised[case] = failure
                 raise
 
-    # Hypothesis starts every test of a seeded run from that one seed, so that all of them would
-    # draw alike, and remembers no failure of it: give this test a seed and a key of its own.
-    judge._hypothesis_internal_use_seed = f"{core.global_force_seed}/{tally.test}"  # type: ignore[attr-defined]
-    judge._hypothesis_internal_database_key = f"{tally.test}/{kernel}".encode()  # type: ignore[attr-defined]
-    most = tally.run.fused_cases if kernel.startswith(FUSED) else None
-    if most is not None:
-        judge = settings(max_examples=min(most, settings().max_examples))(judge)
+    def replay(database: ExampleDatabase) -> None:
+        """Judge what is remembered, and shrink the first failure."""
+
+        @settings(database=database, phases=(Phase.reuse, Phase.shrink))
+        @given(strategy)
+        def again(case: Case) -> None:
+            if case in found:  # judged when it was drawn
+                raise found.pop(case)
+            judge(case)
+
+        again._hypothesis_internal_use_seed = seed  # type: ignore[attr-defined]
+        again._hypothesis_internal_database_key = key  # type: ignore[attr-defined]
+        with contextlib.suppress(unittest.SkipTest):  # where nothing is
+            again()
+
+    remembered = settings().database
+    database = InMemoryExampleDatabase() if remembered is None else remembered
+
+    def look(case: Case, choices: Choices) -> None:
+        try:
+            judge(case)
+        except device_loss.DeviceLost:
+            database.save(key, choices_to_bytes(choices))
+            raise
+        except Exception as error:
+            # Where Hypothesis keeps failures that it has not shrunk.
+            database.save(key + b".secondary", choices_to_bytes(choices))
+            found[case] = error
+            raise
+
+    count = settings().max_examples
+    if kernel.startswith(FUSED) and tally.run.fused_cases is not None:
+        count = min(tally.run.fused_cases, count)
     try:
-        judge()
+        if remembered is not None:
+            replay(remembered)
+        try:
+            draw_each(strategy, count, seed, look)
+        except Exception:
+            if not found:
+                raise
+        # Not while the failure is handled: Hypothesis tells failures apart by what they came after, too.
+        for error in tuple(found.values()):
+            replay(database)
+            raise error
     except Failure as failure:
         # What is left of a shrunk case fits many causes; those that it was shrunk from fit fewer.
         failure.checked = dataclasses.replace(failure.checked, earlier=_earlier(raised, failure.checked))

@@ -2,29 +2,100 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import unittest
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import SearchStrategy
 
 from conformance.case import Case
+from conformance.dims import Dim
 from conformance.registry import Format
 
+if TYPE_CHECKING:
+    from hypothesis.internal.conjecture.data import ConjectureData
 
-@st.composite
-def cases(draw: st.DrawFn, fmt: Format, **fixed: Any) -> Case:
+
+# Cases of one of Hypothesis' examples where many are drawn: what it does for an example, whatever is in it,
+# costs as much as the choices of three cases.
+BATCH = 8
+Choices = tuple[int, ...]
+
+
+class _Value(SearchStrategy[Any]):
+    """A value of a dimension: choices that Hypothesis shrinks together, and then one by one."""
+
+    def __init__(self, dim: Dim, drawn: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.dim, self.drawn = dim, drawn
+
+    def do_draw(self, data: ConjectureData) -> Any:
+        return self.dim.draw(lambda count: data.draw_integer(0, count - 1) if count > 1 else 0, self.drawn)
+
+
+class Cases(SearchStrategy[Case]):
     """Cases of a format, with the dimensions in ``fixed`` held."""
-    narrowed = {dim.name: dim for dim in fmt.pack_dims} if fixed.get("route") == "pack" else {}
-    drawn: dict[str, Any] = dict(fixed)
-    for dim in fmt.all_dims:
-        if dim.name not in fixed:
-            dim = narrowed.get(dim.name, dim)
-            drawn[dim.name] = draw(dim.strategy(drawn), label=dim.name)
-    return fmt.case(**drawn)
+
+    def __init__(self, fmt: Format, fixed: Mapping[str, Any]) -> None:
+        super().__init__()
+        narrowed = {dim.name: dim for dim in fmt.pack_dims} if fixed.get("route") == "pack" else {}
+        self.fmt = fmt
+        self.fixed = fixed
+        self._dims = tuple(narrowed.get(dim.name, dim) for dim in fmt.all_dims if dim.name not in fixed)
+
+    def __repr__(self) -> str:
+        held = "".join(f", {name}={value!r}" for name, value in self.fixed.items())
+        return f"cases({self.fmt.name}{held})"
+
+    def made(self, value: Callable[[Dim, Mapping[str, Any]], Any]) -> Case:
+        """The case whose dimensions are as ``value`` says, of each and those before it."""
+        drawn = dict(self.fixed)
+        for dim in self._dims:
+            drawn[dim.name] = value(dim, drawn)
+        return self.fmt.case(**drawn)
+
+    def do_draw(self, data: ConjectureData) -> Case:
+        return self.made(lambda dim, drawn: data.draw(_Value(dim, drawn), label=dim.name))  # type: ignore[arg-type]
+
+
+def cases(fmt: Format, **fixed: Any) -> Cases:
+    """Cases of a format, with the dimensions in ``fixed`` held."""
+    return Cases(fmt, fixed)
+
+
+class _Batch(SearchStrategy[list[tuple[Case, Choices]]]):
+    """A few cases, each with the choices that :class:`Cases` makes it of: never shrunk, so without what
+    Hypothesis keeps of each value for it, which takes longer than the choices."""
+
+    def __init__(self, strategy: Cases) -> None:
+        super().__init__()
+        self.strategy = strategy
+
+    def do_draw(self, data: ConjectureData) -> list[tuple[Case, Choices]]:
+        made: list[int] = []
+
+        def pick(count: int) -> int:
+            if count == 1:
+                return 0
+            made.append(data.draw_integer(0, count - 1))
+            return made[-1]
+
+        batch = []
+        for _ in range(BATCH):
+            made.clear()
+            case = self.strategy.made(lambda dim, drawn: dim.draw(pick, drawn))
+            batch.append((case, tuple(made)))
+        return batch
+
+
+class _Enough(unittest.SkipTest):
+    """Ends a Hypothesis test without a failure."""
 
 
 def drawing(count: int) -> settings:
-    """Settings that draw ``count`` examples: nothing is remembered, replayed or shrunk."""
+    """Settings that draw at most ``count`` examples: nothing is remembered, replayed or shrunk."""
     return settings(
         max_examples=count,
         database=None,
@@ -34,16 +105,39 @@ def drawing(count: int) -> settings:
     )
 
 
+def draw_each(strategy: Cases, count: int, seed: int | str, look: Callable[[Case, Choices], object]) -> None:
+    """Call ``look`` with ``count`` different cases and the choices that make each of them, the same ones for
+    the same ``seed``; with fewer where there are not as many. What it raises ends the drawing, and nothing is
+    shrunk. Not for use inside a running Hypothesis test, which it would be a part of.
+    """
+    seen: set[Case] = set()
+    raised: list[Exception] = []
+
+    @given(_Batch(strategy))
+    def each(batch: list[tuple[Case, Choices]]) -> None:
+        for case, choices in batch:
+            if case not in seen:
+                seen.add(case)
+                try:
+                    look(case, choices)
+                except Exception as error:
+                    # Hypothesis would try it again.
+                    raised.append(error)
+                if raised or len(seen) == count:
+                    raise _Enough("enough")
+
+    each._hypothesis_internal_use_seed = seed  # type: ignore[attr-defined]
+    # The first batches are simple ones, and not all of their cases are different.
+    with contextlib.suppress(_Enough):
+        drawing(count // 2 + 2)(each)()
+    if raised:
+        raise raised[0]
+
+
 def sample(fmt: Format, count: int, **fixed: Any) -> tuple[Case, ...]:
     """Distinct cases as they are drawn for a test: the same ones every time. Not for use inside a
     running Hypothesis test, which it would be a part of."""
-    found: dict[Case, None] = {}
-
-    @seed(f"{fmt.name}/{sorted(fixed.items(), key=lambda item: item[0])}")
-    @drawing(count)
-    @given(cases(fmt, **fixed))
-    def collect(case: Case) -> None:
-        found[case] = None
-
-    collect()
+    found: list[Case] = []
+    label = f"{fmt.name}/{sorted(fixed.items(), key=lambda item: item[0])}"
+    draw_each(cases(fmt, **fixed), count, label, lambda case, choices: found.append(case))
     return tuple(found)

@@ -48,16 +48,16 @@ def _fields(word, BITS: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
-def _scale_and_zero(
+def _load_group(
     scales, qzeros, group, n_groups, first, cols_left, n_cols, n_zero_words,
-    BITS: tl.constexpr, ZEROS: tl.constexpr, COLS: tl.constexpr, SIDE: tl.constexpr,
+    BITS: tl.constexpr, COLS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """float32 scale and int32 zero of one group, for each column of the tile.
+    """Scales of one group as they are stored, for each column of the tile, and the words with its zeros.
 
     A lane has SIDE columns side by side and loads their zeros at once: a load for each column
-    fetches every word eight times at 4 bit, and halves the speed in activation order.
+    fetches every word eight times at 4 bit, and halves the speed in activation order. The second word
+    is of columns whose zeros need two.
     """
-    MAXQ: tl.constexpr = 2**BITS - 1
     # Out of range would read past the scales: such a row becomes NaN instead.
     known = (group >= 0) & (group < n_groups)
     left = tl.where(known, cols_left, 0)
@@ -66,32 +66,48 @@ def _scale_and_zero(
     # Scales and zeros are read again for other rows, words and outputs are not.
     scale = tl.load(
         scales + row * n_cols + first + col, mask=col < left, other=float("nan"), eviction_policy="evict_last"
-    ).to(tl.float32)
-    # Without the hint a lane takes neighbouring words, which costs a way through shared memory.
-    lane = tl.max_contiguous(tl.arange(0, COLS // SIDE), 1) * SIDE
+    )
+    lane, shift = _lane_and_shift(first, BITS, COLS, SIDE)
     # Position in the row's bit stream: words before the tile in 64 bits, the rest in 32.
-    bit = (first * BITS % 32).to(tl.int32) + lane * BITS
-    at = qzeros + row * n_zero_words + first * BITS // 32 + (bit >> 5)
-    shift = bit & 31
+    at = qzeros + row * n_zero_words + first * BITS // 32
+    at += ((first * BITS % 32).to(tl.int32) + lane * BITS) >> 5
     there = tl.minimum(left - lane, SIDE)
-    word = tl.load(at, mask=there > 0, other=0, eviction_policy="evict_last").to(tl.uint32, bitcast=True)
+    word = tl.load(at, mask=there > 0, other=0, eviction_policy="evict_last")
+    high = word
     if SIDE * BITS > 32:
         high = tl.load(at + 1, mask=there > 4, other=0, eviction_policy="evict_last")
-        low = word.to(tl.int32, bitcast=True)
-        even = tl.join(tl.join(low, high), tl.join(low >> 16, high >> 16))
-        odd = tl.join(tl.join(low >> 8, high >> 8), tl.join(low >> 24, high >> 24))
+    elif BITS == 3:
+        more = shift + there * BITS > 32
+        high = tl.load(at + 1, mask=more, other=0, eviction_policy="evict_last")
+    return scale, word, high
+
+
+@triton.jit
+def _lane_and_shift(first, BITS: tl.constexpr, COLS: tl.constexpr, SIDE: tl.constexpr):
+    """First column of each lane, and the bit of its zero word at which its zeros begin."""
+    # Without the hint a lane takes neighbouring words, which costs a way through shared memory.
+    lane = tl.max_contiguous(tl.arange(0, COLS // SIDE), 1) * SIDE
+    return lane, ((first * BITS % 32).to(tl.int32) + lane * BITS) & 31
+
+
+@triton.jit
+def _zeros_of(
+    word, high, first, BITS: tl.constexpr, ZEROS: tl.constexpr, COLS: tl.constexpr, SIDE: tl.constexpr
+):
+    """int32 zeros, for each column of the tile, of the words that :func:`_load_group` found."""
+    MAXQ: tl.constexpr = 2**BITS - 1
+    if SIDE * BITS > 32:
+        even = tl.join(tl.join(word, high), tl.join(word >> 16, high >> 16))
+        odd = tl.join(tl.join(word >> 8, high >> 8), tl.join(word >> 24, high >> 24))
         fields = tl.join(even, odd)
         stored = tl.reshape(fields, [fields.numel])
     else:
-        word = word >> shift.to(tl.uint32)
+        _, shift = _lane_and_shift(first, BITS, COLS, SIDE)
+        bits = word.to(tl.uint32, bitcast=True) >> shift.to(tl.uint32)
         if BITS == 3:
-            more = shift + there * BITS > 32
-            high = tl.load(at + 1, mask=more, other=0, eviction_policy="evict_last").to(
-                tl.uint32, bitcast=True
-            )
             # Where it does not straddle ``high`` is 0, and the shift only has to stay below 32.
-            word = word | (high << ((32 - shift) & 31).to(tl.uint32))
-        stored = _fields(word.to(tl.int32, bitcast=True), BITS, SIDE)
+            bits = bits | (high.to(tl.uint32, bitcast=True) << ((32 - shift) & 31).to(tl.uint32))
+        stored = _fields(bits.to(tl.int32, bitcast=True), BITS, SIDE)
     zero = stored & MAXQ
     if ZEROS != ZEROS_V2:
         zero = zero + 1
@@ -99,7 +115,17 @@ def _scale_and_zero(
         # Without this mask the stored value maxq reads as maxq + 1:
         # https://github.com/AutoGPTQ/AutoGPTQ/pull/484
         zero = zero & MAXQ
-    return scale, zero
+    return zero
+
+
+@triton.jit
+def _group_of(g_idx, k, n_rows, group_rows, ACT_ORDER: tl.constexpr):
+    """Group of row k."""
+    if ACT_ORDER:
+        group = tl.load(g_idx + k, mask=k < n_rows, other=0)
+    else:
+        group = k // group_rows
+    return group
 
 
 @triton.jit
@@ -134,9 +160,11 @@ def gptq_kernel(
 
     if GROUP_PER == GROUP_PER_TILE:
         group = (first_packed * CODES) // group_rows
-        scale, zero = _scale_and_zero(
-            scales, qzeros, group, n_groups, first, cols_left, n_cols, n_zero_words, BITS, ZEROS, COLS, SIDE
+        scale, word, high = _load_group(
+            scales, qzeros, group, n_groups, first, cols_left, n_cols, n_zero_words, BITS, COLS, SIDE
         )
+        scale = scale.to(tl.float32)
+        zero = _zeros_of(word, high, first, BITS, ZEROS, COLS, SIDE)
     for r in range(0, PACKED_ROWS):
         packed = first_packed + r
         row = packed * CODES
@@ -150,22 +178,29 @@ def gptq_kernel(
         if BITS == 3:
             w1 = tl.load(words + n_cols, mask=mask, other=0, eviction_policy="evict_first")
             w2 = tl.load(words + 2 * n_cols, mask=mask, other=0, eviction_policy="evict_first")
+        if GROUP_PER != GROUP_PER_TILE:
+            group = row // group_rows
+            if GROUP_PER == GROUP_PER_ROW:
+                group = _group_of(g_idx, row, n_rows, group_rows, ACT_ORDER)
+            ahead, word, high = _load_group(
+                scales, qzeros, group, n_groups, first, cols_left, n_cols, n_zero_words, BITS, COLS, SIDE
+            )
         if GROUP_PER == GROUP_PER_WORD:
-            scale, zero = _scale_and_zero(
-                scales, qzeros, row // group_rows, n_groups, first, cols_left, n_cols, n_zero_words,
-                BITS, ZEROS, COLS, SIDE,
-            )  # fmt: skip
+            scale = ahead.to(tl.float32)
+            zero = _zeros_of(word, high, first, BITS, ZEROS, COLS, SIDE)
         for i in tl.static_range(CODES):
             k = row + i
             if GROUP_PER == GROUP_PER_ROW:
-                if ACT_ORDER:
-                    group = tl.load(g_idx + k, mask=k < n_rows, other=0)
-                else:
-                    group = k // group_rows
-                scale, zero = _scale_and_zero(
-                    scales, qzeros, group, n_groups, first, cols_left, n_cols, n_zero_words,
-                    BITS, ZEROS, COLS, SIDE,
-                )  # fmt: skip
+                scale = ahead.to(tl.float32)
+                zero = _zeros_of(word, high, first, BITS, ZEROS, COLS, SIDE)
+                # The next row's before this one is stored: a load that comes after a store waits for it,
+                # since the two might overlap for all that the compiler knows.
+                if i + 1 < CODES:
+                    group = _group_of(g_idx, k + 1, n_rows, group_rows, ACT_ORDER)
+                    ahead, word, high = _load_group(
+                        scales, qzeros, group, n_groups, first, cols_left, n_cols, n_zero_words,
+                        BITS, COLS, SIDE,
+                    )  # fmt: skip
             # Integers are subtracted first. q * s - z * s overflows where the zero times
             # the scale does: https://github.com/vllm-project/vllm/pull/55532
             value = (_code(w0, w1, w2, i, BITS) - zero).to(tl.float32) * scale

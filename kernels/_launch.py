@@ -18,22 +18,21 @@ from kernels._packed import OUTPUT_DTYPES, PackedWeight, describe, named_tensors
 
 
 def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
-    if tensor.numel() == 0:
+    size = tensor.numel()
+    if size == 0:
         return (0, 0)
-    span = sum((size - 1) * abs(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.data_ptr()
-    return (start, start + (span + 1) * tensor.element_size())
-
-
-def _overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.device != b.device:
-        return False
-    (a0, a1), (b0, b1) = _byte_range(a), _byte_range(b)
-    return a0 < b1 and b0 < a1
+    if not tensor.is_contiguous():
+        size = 1 + sum(
+            (length - 1) * abs(stride) for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+    return (start, start + size * tensor.element_size())
 
 
 def _elements_overlap(tensor: torch.Tensor) -> bool:
     """Whether elements of ``tensor`` may share memory: its strides, in order, do not nest."""
+    if tensor.is_contiguous():
+        return False
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reach:
@@ -60,14 +59,17 @@ def check_output(weight: PackedWeight, dtype: torch.dtype, out: torch.Tensor | N
         raise TypeError(f"out: expected dtype {describe(dtype)}, found {describe(out.dtype)}")
     if tuple(out.shape) != weight.output_shape:
         raise ValueError(f"out: expected shape {list(weight.output_shape)}, found {list(out.shape)}")
-    if out.device != weight.device:
-        raise ValueError(f"out: expected device {weight.device}, found {out.device}")
+    device = out.device
+    if device != weight.device:
+        raise ValueError(f"out: expected device {weight.device}, found {device}")
     if out.numel() and _elements_overlap(out):
         raise ValueError(
             f"out: expected strides that keep elements apart, found strides {list(out.stride())}"
         )
+    first, end = _byte_range(out)
     for name, tensor in named_tensors(weight):
-        if _overlaps(out, tensor):
+        start, stop = _byte_range(tensor)
+        if first < stop and start < end and tensor.device == device:
             raise ValueError(f"out: expected memory of its own, found an overlap with {name}")
 
 

@@ -40,25 +40,39 @@ class PackedWeight:
         return next(iter(named_tensors(self)))[1].device
 
 
+_names: dict[type, tuple[str, ...]] = {}
+
+
+def _field_names(kind: Any) -> tuple[str, ...]:
+    """Of a dataclass, in order."""
+    if kind not in _names:
+        _names[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    return _names[kind]
+
+
+def _nested(value: object) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
 def named_tensors(weight: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield ``(dotted name, tensor)`` for every tensor of ``weight``, in field order."""
-    for field in dataclasses.fields(weight):
-        value = getattr(weight, field.name)
+    for name in _field_names(type(weight)):
+        value = getattr(weight, name)
         if isinstance(value, torch.Tensor):
-            yield prefix + field.name, value
-        elif dataclasses.is_dataclass(value):
-            yield from named_tensors(value, f"{prefix}{field.name}.")
+            yield prefix + name, value
+        elif _nested(value):
+            yield from named_tensors(value, f"{prefix}{name}.")
 
 
 def map_tensors(weight: W, function: Callable[[str, torch.Tensor], torch.Tensor], prefix: str = "") -> W:
     """Return a copy of ``weight`` with each tensor replaced by ``function(name, tensor)``."""
     changes: dict[str, Any] = {}
-    for field in dataclasses.fields(weight):
-        value = getattr(weight, field.name)
+    for name in _field_names(type(weight)):
+        value = getattr(weight, name)
         if isinstance(value, torch.Tensor):
-            changes[field.name] = function(prefix + field.name, value)
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            changes[field.name] = map_tensors(value, function, f"{prefix}{field.name}.")  # type: ignore[type-var]
+            changes[name] = function(prefix + name, value)
+        elif _nested(value):
+            changes[name] = map_tensors(value, function, f"{prefix}{name}.")
     return dataclasses.replace(weight, **changes)
 
 
@@ -122,11 +136,13 @@ def expect_power_of_two(field: str, value: object) -> int:
 
 def expect_one_device(weight: PackedWeight) -> None:
     """Raise ``ValueError`` when the tensors of ``weight`` are on different devices."""
-    first_name, first = next(iter(named_tensors(weight)))
-    for name, tensor in named_tensors(weight):
-        if tensor.device != first.device:
+    tensors = named_tensors(weight)
+    first_name, first = next(tensors)
+    expected = first.device
+    for name, tensor in tensors:
+        if tensor.device != expected:
             raise ValueError(
-                f"{name}: expected device {first.device} (the device of {first_name}), found {tensor.device}"
+                f"{name}: expected device {expected} (the device of {first_name}), found {tensor.device}"
             )
 
 

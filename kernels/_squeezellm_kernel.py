@@ -98,8 +98,10 @@ def gather_kernel(
     packed_left = n_packed - first_packed
     entry = tl.arange(0, 2**BITS)[:, None]
     table = tl.load(lookup_table + (first + col) * 2**BITS + entry, mask=col < cols_left, other=0.0)
-    # One bank of shared memory an entry, so that lanes of neighbouring columns never share one.
-    table = table.to(tl.float32)
+    # Rounded before it is spread over the program's threads, which is half the bytes. What is looked up
+    # has 32 bits all the same: one bank of shared memory an entry, which lanes of neighbouring columns
+    # never share.
+    table = table.to(out.dtype.element_ty).to(tl.float32)
     packed = tl.arange(0, PACKED_ROWS)[:, None]
     mask = (packed < packed_left) & (col < cols_left)
     words = qweight + (first_packed.to(tl.int64) + packed) * WORDS * n_cols + first + col

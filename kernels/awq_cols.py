@@ -151,8 +151,10 @@ def _awq_cols_kernel(
     at = group * n_words + first
     zero = tl.load(qzeros + at + word, mask=word < words_left, other=0, eviction_policy="evict_last")
     zero = column_codes(zero, lane, SIDE)
+    # Scales are narrower than float32 outputs: without the hint a lane loads more of them than it stores.
+    near = tl.max_contiguous(col, SIDE)
     scale = tl.load(
-        scales + at * 8 + col, mask=col < words_left * 8, other=0.0, eviction_policy="evict_last"
+        scales + at * 8 + near, mask=col < words_left * 8, other=0.0, eviction_policy="evict_last"
     ).to(tl.float32)
     at = (group * group_rows + start) * n_words + first
     word_row = qweight + at
@@ -172,7 +174,7 @@ def _awq_cols_kernel(
 def launch(weight: AWQColsWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
     if dtype is torch.float32:
-        return {"rows": 4, "words": 64, "num_warps": 4}
+        return {"rows": 1, "words": 128, "num_warps": 4}
     return {"rows": 1, "words": 128, "num_warps": 1}
 
 

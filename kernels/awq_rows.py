@@ -189,7 +189,7 @@ def _awq_rows_kernel(
 def launch(weight: AWQRowsWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
     if dtype is torch.float32:
-        return {"rows": 4, "words": 64, "num_warps": 4}
+        return {"rows": 1, "words": 128, "num_warps": 4}
     return {"rows": 1, "words": 128, "num_warps": 1}
 
 

@@ -187,12 +187,11 @@ class Int8AffineWeight(PackedWeight):
 
 def launch(weight: Int8AffineWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
-    side = side_by_side(dtype)
+    if dtype is not torch.float32:
+        return {"rows": 1, "cols": 1024, "num_warps": 1}
     if weight.granularity == "channel" and weight.axis == 0:
-        return {"rows": 1, "cols": 256 * side, "num_warps": 4}
-    if dtype is torch.float32:
-        return {"rows": 4, "cols": 512, "num_warps": 4}
-    return {"rows": 1, "cols": 1024, "num_warps": 1}
+        return {"rows": 1, "cols": 1024, "num_warps": 4}
+    return {"rows": 4, "cols": 512, "num_warps": 4}
 
 
 def dequantize(

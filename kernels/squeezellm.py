@@ -205,9 +205,13 @@ def _has_full_rows(weight: SqueezeLLMWeight) -> bool:
 def launch(weight: SqueezeLLMWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
     if GATHERS and not _has_full_rows(weight):
-        if weight.bits == 3:
-            return {"gather": 1, "packed_rows": 1, "down": 0, "cols": 128, "num_warps": 2}
-        return {"gather": 1, "packed_rows": 8, "down": 0, "cols": 128, "num_warps": 4}
+        # Many rows, for which the tables are loaded once, of few columns: else small weights have too few
+        # programs.
+        if dtype is torch.float32:
+            packed_rows, cols, warps = (2, 64, 4) if weight.bits == 3 else (4, 64, 4)
+        else:
+            packed_rows, cols, warps = (2, 64, 2) if weight.bits == 3 else (16, 32, 2)
+        return {"gather": 1, "packed_rows": packed_rows, "down": 0, "cols": cols, "num_warps": warps}
     packed_rows = 2 if weight.bits == 3 else 8
     # Every output is a lookup in its column's table. A thread has few columns, so that the tables a
     # warp reads at once lie in few cache lines, and a program many rows, for which they stay there.
@@ -290,16 +294,14 @@ def dequantize(
         n_packed = n_rows // (32 if weight.bits == 3 else 8)
         if not gathers:
             packed_rows = min(packed_rows, n_packed)
-        # Without full rows the first launch only rounds entries, which can be done once for all: half
-        # the cache lines. The second launch sums, with the entries as they are.
-        smaller = not full and table.element_size() > dtype.itemsize
+        # Without full rows the first launch only rounds entries. Where each is loaded for each output, that
+        # is done once for all: half the cache lines. The second launch sums, with the entries as they are.
+        smaller = not full and not gathers and table.element_size() > dtype.itemsize
         entries_of = table.to(dtype) if smaller else table
         grid = (triton.cdiv(n_cols, cols) * triton.cdiv(n_packed, packed_rows),)
         tiles = {"PACKED_ROWS": packed_rows, "COLS": cols, "num_warps": warps, "enable_fp_fusion": False}
         if gathers:
-            gather_kernel[grid](
-                target.buffer, qweight, entries_of, n_packed, n_cols, BITS=weight.bits, **tiles
-            )
+            gather_kernel[grid](target.buffer, qweight, table, n_packed, n_cols, BITS=weight.bits, **tiles)
         else:
             dense_kernel[grid](
                 target.buffer,

@@ -101,8 +101,8 @@ def _decline_empty_on_gpu(tensor: torch.Tensor) -> None:
 
 
 def decline_other_table(weight: FourBitWeight, bits: Sequence[int]) -> None:
-    table = weight.codebook.detach().cpu().contiguous().view(torch.int32)
-    if [entry & 0xFFFFFFFF for entry in table.tolist()] != list(bits):
+    table = weight.codebook.detach().cpu().contiguous().view(torch.int32).numpy().view("u4")
+    if table.tolist() != list(bits):
         raise Declined("bitsandbytes decodes with its own table only")
 
 

@@ -51,7 +51,7 @@ def test_every_configuration_is_one_that_the_kernel_takes(variant, dtype):
         assert all(parameters[name].default is None for name in space.names)
         assert launch[space.width] & (launch[space.width] - 1) == 0
     for launch in found[1:]:
-        assert launch[space.width] // (32 * launch["num_warps"]) in space.per_thread
+        assert launch[space.width] / (32 * launch["num_warps"]) in space.per_thread
     whole = len(space.num_warps) * len(space.per_thread)
     for values in space.others.values():
         whole *= len(values)

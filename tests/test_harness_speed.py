@@ -42,6 +42,7 @@ def test_own_share_leaves_kernel_and_oracles_out():
     found = Profile("nf4", "fp16", 20, 1, seconds)
     assert found.rate == 2
     assert found.own == 1 - 6 / 10
+    assert found.judging == found.own - found.seconds["draw"] / 10
 
 
 def test_what_cannot_be_timed_is_refused():

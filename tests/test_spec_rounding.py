@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.spec.rounding import float32_to_bfloat16, numpy_bytes, round_to
+from oracles.spec.rounding import BIT_DTYPE, float32_to_bfloat16, numpy_bytes, round_to
 
 # mantissa bits without the hidden one, smallest normal exponent, largest exponent
 FORMAT = {
@@ -175,3 +175,21 @@ def test_bytes_are_in_element_order():
     tensor = torch.tensor([[0x0201, 0x0403], [0x0605, 0x0807]], dtype=torch.int16)
     assert numpy_bytes(tensor).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert numpy_bytes(tensor.T).tolist() == [1, 2, 5, 6, 3, 4, 7, 8]
+
+
+@pytest.mark.parametrize("source", [np.float32, np.float64])
+def test_nan_of_float16_keeps_its_sign_and_is_never_infinity(source: type):
+    word, sign = (np.uint32, 31) if source is np.float32 else (np.uint64, 63)
+    infinity = np.array([np.inf], source).view(word)[0]
+    bits = infinity | np.array([1, 2 ** (sign - 9 if source is np.float32 else 51)], word)
+    values = np.concatenate([bits, bits | word(1 << sign)]).astype(word).view(source)
+    assert np.isnan(values).all()
+    assert round_to(values, torch.float16).tolist() == [0x7C01, 0x7E00, 0xFC01, 0xFE00]
+
+
+@pytest.mark.parametrize("dtype", BIT_DTYPE)
+@pytest.mark.parametrize("value", [1.0, 1e-7, 1e9, np.nan])
+def test_a_scalar_stays_an_array(dtype: torch.dtype, value: float):
+    found = round_to(np.array(value), dtype)
+    assert isinstance(found, np.ndarray)
+    assert found.tolist() == round_to(np.array([value]), dtype)[0]

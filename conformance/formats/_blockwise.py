@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from conformance.axes import Labels, in_order
 from conformance.case import Case
-from conformance.dims import Choice, Dim, Patterned, Shape
+from conformance.dims import Choice, Dim, Patterned, Pick, Shape, one_of
 from conformance.faults import blockwise, rounding
 from conformance.patterns import (
     FINITE_SCALES,
@@ -49,11 +50,9 @@ STORAGES = {
 class Storage(Choice):
     """``quant_storage``: dtypes whose size divides the packed bytes of the shape drawn before."""
 
-    def strategy(self, drawn: Mapping[str, Any]) -> Any:
-        from hypothesis import strategies as st
-
+    def draw(self, pick: Pick, drawn: Mapping[str, Any]) -> str:
         n_bytes = -(-math.prod(drawn["shape"]) // 2)
-        return st.sampled_from([c for c in self.choices if n_bytes % STORAGES[c].itemsize == 0])
+        return one_of(pick, [c for c in self.choices if n_bytes % STORAGES[c].itemsize == 0])
 
 
 # Around the edges of a tile of 16 lanes (words or bytes), of a word and of a block.
@@ -96,6 +95,7 @@ def eight_bit_dims() -> tuple[Dim, ...]:
     return (blocksizes(256), dataclasses.replace(SHAPE, default=(1, 256)), ABSMAX, WORDS, SCALES)
 
 
+@functools.lru_cache(maxsize=16)
 def table(name: str, own: torch.Tensor) -> torch.Tensor:
     """Codebook float32 [16] or [256]: the format's own, rounded to 4 digits, or unrelated values."""
     if name == "own":
@@ -105,6 +105,7 @@ def table(name: str, own: torch.Tensor) -> torch.Tensor:
     return scale_values(Pattern("negative", own.numel()), own.numel())
 
 
+@functools.cache
 def dynamic_map() -> torch.Tensor:
     """A 256-entry float32 map, ascending from -1 to 1, dense around 0. Any map is legal on the
     words route; upstream's own comes with the pack route."""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from conformance.dims import Choice, Patterned
+from conformance.dims import Choice, Patterned, Pick
 from conformance.formats import _grouped
 from conformance.formats._grouped import DTYPES, Dependent, Size
 from conformance.patterns import Pattern
@@ -105,10 +105,8 @@ def _pack_rows(drawn: Mapping[str, Any]) -> tuple[int, ...]:
 class _PackOrder(Patterned):
     """AutoGPTQ's old layer ignores g_idx."""
 
-    def strategy(self, drawn: Mapping[str, Any]) -> Any:
-        from hypothesis import strategies as st
-
-        return st.just(Pattern("none")) if drawn["packer"] == "autogptq-old" else super().strategy(drawn)
+    def draw(self, pick: Pick, drawn: Mapping[str, Any]) -> Pattern:
+        return Pattern("none") if drawn["packer"] == "autogptq-old" else super().draw(pick, drawn)
 
 
 PACK_DIMS = (

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from conformance.dims import Choice, Dim, Patterned
+from conformance.dims import Choice, Dim, Patterned, Pick, one_of
 from conformance.errors import UsageError
 from conformance.patterns import (
     FINITE_SCALES,
@@ -45,10 +45,8 @@ class Size(Dim):
             raise UsageError(f"{self.name}: expected an integer of at least {self.minimum}, found {text!r}")
         return int(text)
 
-    def strategy(self, drawn: Mapping[str, Any]) -> Any:
-        from hypothesis import strategies as st
-
-        return st.sampled_from(self.sizes(drawn))
+    def draw(self, pick: Pick, drawn: Mapping[str, Any]) -> int:
+        return one_of(pick, self.sizes(drawn))
 
     def _drawn(self, case: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(size for size in self.sizes(case) if size >= max(1, self.minimum))
@@ -77,10 +75,8 @@ class Dependent(Choice):
 
     narrow: Callable[[Mapping[str, Any]], tuple[Any, ...]] = lambda drawn: ()
 
-    def strategy(self, drawn: Mapping[str, Any]) -> Any:
-        from hypothesis import strategies as st
-
-        return st.sampled_from(self.narrow(drawn))
+    def draw(self, pick: Pick, drawn: Mapping[str, Any]) -> Any:
+        return one_of(pick, self.narrow(drawn))
 
     def neighbours(self, value: Any, case: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
         allowed = self.narrow(case)

@@ -10,12 +10,9 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hypothesis import given
-
 from conformance.bits import DTYPES
-from conformance.case import Case
 from conformance.registry import Format, find_format
-from conformance.strategies import cases, drawing
+from conformance.strategies import cases, draw_each
 
 
 class Item(NamedTuple):
@@ -27,14 +24,9 @@ class Item(NamedTuple):
 
 def _drawn(fmt: Format, out: str, test: str, seed: int, examples: int) -> list[str]:
     found: list[str] = []
-
-    @given(cases(fmt, out=out, route="words"))
-    def collect(case: Case) -> None:
-        found.append(case.id)
-
     # As in conformance/running.py: the seed of a test is that of the run and its name.
-    collect._hypothesis_internal_use_seed = f"{seed}/{test}"  # type: ignore[attr-defined]
-    drawing(examples)(collect)()
+    strategy = cases(fmt, out=out, route="words")
+    draw_each(strategy, examples, f"{seed}/{test}", lambda case, choices: found.append(case.id))
     return found
 
 

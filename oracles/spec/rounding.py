@@ -6,6 +6,8 @@ has no bfloat16 and because the harness compares bits.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -29,6 +31,43 @@ def _odd_float32(values: np.ndarray) -> np.ndarray:
     return np.where(inexact, bits | np.uint32(1), bits).astype(np.uint32).view(np.float32)
 
 
+# Mantissa bits and exponent bias of what is rounded to float16.
+_SOURCES = {np.dtype(np.float32): (23, 127), np.dtype(np.float64): (52, 1023)}
+
+
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
+def _to_float16(values: np.ndarray) -> np.ndarray:
+    """Round float32 or float64 to nearest, ties to even; NaN keeps the upper bits of its payload. Returns
+    uint16.
+
+    NumPy's own cast gives the same bits, but reports each overflow and underflow, in 60 ns an element.
+    """
+    mantissa, bias = _SOURCES[values.dtype]
+    word: Any = np.uint32 if mantissa == 23 else np.uint64
+    bits: Any = values.view(word)
+    drop = word(mantissa - 10)
+    sign = bits >> word(8 * values.itemsize - 16) & word(0x8000)
+    magnitude = bits & word(2 ** (8 * values.itemsize - 1) - 1)
+    tie = magnitude >> drop & word(1)
+    # A carry out of the mantissa goes into the exponent, as it should; out of the largest one it is infinity.
+    rebias = word((bias - 15) << mantissa)
+    rounded = (magnitude + (word(2 ** (mantissa - 11) - 1) + tie) - rebias) >> drop
+    rounded = np.minimum(rounded, word(0x7C00))
+    small = magnitude < word((bias - 14) << mantissa)
+    if small.any():
+        # The subnormals of float16 are multiples of 2**-24, as all numbers are in the binade of this one: the
+        # addition rounds to them.
+        one = values.dtype.type(2.0 ** (mantissa - 24))
+        multiple = (magnitude.view(values.dtype) + one).view(word) - one.view(word)
+        rounded = np.where(small, multiple, rounded)
+    nan = magnitude > word((2 * bias + 1) << mantissa)
+    if nan.any():
+        payload = magnitude >> drop & word(0x3FF)
+        rounded = np.where(nan, np.maximum(payload, word(1)) | word(0x7C00), rounded)
+    # Of an array without dimensions, the operations above make a scalar.
+    return np.asarray((rounded | sign).astype(np.uint16))
+
+
 def float32_to_bfloat16(values: np.ndarray) -> np.ndarray:
     """Round float32 to nearest, ties to even; NaN stays a quiet NaN. Returns uint16."""
     bits = np.asarray(values, dtype=np.float32, order="C").view(np.uint32)
@@ -50,7 +89,7 @@ def round_to(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     values = np.asarray(values, order="C")  # ascontiguousarray would add a dimension to a scalar
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if dtype is torch.float16:
-            return values.astype(np.float16).view(np.uint16)
+            return _to_float16(values)
         if dtype is torch.float32:
             return values.astype(np.float32).view(np.uint32)
     single = _odd_float32(values) if values.dtype == np.float64 else values
