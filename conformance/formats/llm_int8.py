@@ -109,6 +109,7 @@ FORMATS = (
             "shape=1x1",
             "shape=7x15",
             "shape=9x33,scales=ties(1)",
+            "shape=17x17",
         ),
         large=("shape=700x33", "shape=9x1100"),
         zero_size=("shape=0x64", "shape=3x0"),
