@@ -217,6 +217,13 @@ class Arena:
             fences.append(f"{stray.size} bytes written outside, the first {self.where(int(stray[0]))}")
         return inputs, fences
 
+    def place(self, first: int) -> str:
+        """Where a byte offset lies: in a tensor, or by the nearest one."""
+        for section in self.sections.values():
+            if section.offset <= first < section.offset + section.size:
+                return f"in byte {first - section.offset} of {section.name}"
+        return self.where(first)
+
     def where(self, first: int) -> str:
         """Where a byte offset in a fence lies, by the nearest tensor."""
         nearest = min(

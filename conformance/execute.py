@@ -206,31 +206,32 @@ def _execute(
         device = memory.buffer.device
     before = identity(embedded)
     runs: list[_Run] = []
+    finished: list[tuple[OutputArena, np.ndarray]] = []
     stray: list[str] = []
+    mutated: list[str] = []
     strayed: list[str] = []
-    for number, output in enumerate(outputs):
+    for output in outputs:
         with watched(inputs) as reads:
             found = _call(kernel, embedded, dtype, device, output, launch)
         strayed += reads
         if isinstance(found, Execution) and found.lost:
             return found  # nothing on the device can be looked at any more
-        over = isinstance(found, Execution) or number == count - 1
-        if output is None:
-            bits = None if isinstance(found, Execution) else to_bits(found).copy()
-            now = memory.read(inputs, inputs) if over else None
-        else:
-            now = memory.read(output, inputs if over else fenced[-2])
-            # Of the memory that was handed out: the tensor object may have been pointed elsewhere.
-            bits = output.written(now)
-            stray += output.stray_writes(now[: inputs.start - output.start])
-        if over:
-            assert now is not None
-            mutated, fences = inputs.changes(now[-inputs.size :])
+        now = memory.read(fenced[0], inputs)
+        stray += _touched(finished, now)
+        if output is not None:
+            own = now[output.start :]
+            stray += output.stray_writes(own[: inputs.start - output.start])
+            finished.append((output, own[: output.size].copy()))
+        changed, fences = inputs.changes(now[inputs.start :])
+        mutated = mutated or changed
+        stray += fences
         if isinstance(found, Execution):
             if found.unsupported is not None and runs:
                 found = Execution(contract="expected an answer as in the call before, found Unsupported")
-            return dataclasses.replace(found, stray=tuple(stray + fences), mutated=(*found.mutated, *mutated))
-        assert bits is not None
+            stray = list(dict.fromkeys(stray))
+            return dataclasses.replace(found, stray=tuple(stray), mutated=(*found.mutated, *mutated))
+        # Of the memory that was handed out: the tensor object may have been pointed elsewhere.
+        bits = to_bits(found).copy() if output is None else output.written(own)
         runs.append(_Run(bits, found, output))
     if identity(embedded) != before:
         mutated.append("the weight's tensors were replaced by others")
@@ -240,12 +241,25 @@ def _execute(
     unwritten = _unwritten(runs)
     return Execution(
         bits=first.bits,
-        stray=tuple(dict.fromkeys(stray + fences)),
+        stray=tuple(dict.fromkeys(stray)),
         mutated=tuple(mutated),
         strayed=tuple(dict.fromkeys(strayed)),
         unwritten=unwritten,
         unstable=_unstable(runs, dtype, unwritten),
     )
+
+
+def _touched(finished: list[tuple[OutputArena, np.ndarray]], now: np.ndarray) -> list[str]:
+    """What a call wrote into the outputs of earlier ones or beside them: a sentence for each."""
+    found = []
+    for output, held in finished:
+        at = np.flatnonzero(now[output.start : output.start + output.size] != held)
+        if at.size:
+            where = output.place(int(at[0]))
+            found.append(
+                f"{at.size} bytes of an earlier call's output and its fence changed, the first {where}"
+            )
+    return found
 
 
 def _output(

@@ -60,6 +60,9 @@ class Tally:
             if lost:
                 raise device_loss.DeviceLost(lost, checked) from error
             raise
+        except (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest) as error:
+            # From a result that is not a plain tensor, or an exception's text: no case may be left out so.
+            raise AssertionError(f"{case.id}: expected a verdict, found a skip ({error})") from error
         if verdict.kind in NEUTRAL:
             self.reason = f"{verdict.kind}: {verdict.summary}"
         else:
@@ -95,8 +98,10 @@ def run_drawn(
     a zero alone is the first only where nothing else fails.
     """
     tally = Tally(harness, test)
-    if _drawn(tally, strategy, kernel, signs=False):
+    passed_over = _drawn(tally, strategy, kernel, signs=False)
+    if passed_over is not None:
         _drawn(tally, strategy, kernel, signs=True)
+        raise passed_over  # it did not show a second time
     if also is not None:
         tally.check(also)
     tally.finish()
@@ -110,9 +115,9 @@ def drawable(harness: Harness, fmt: Format) -> Format:
     return shaped(fmt, short=harness.runtime.interpreter)
 
 
-def _drawn(tally: Tally, strategy: Cases, kernel: str, *, signs: bool) -> bool:
-    """Raise the first failure, shrunk; one in the sign of zeros alone only with ``signs``. Returns whether
-    there was one of these instead."""
+def _drawn(tally: Tally, strategy: Cases, kernel: str, *, signs: bool) -> Failure | None:
+    """Raise the first failure, shrunk; one in the sign of zeros alone only with ``signs``, and else return
+    the first of these."""
     from hypothesis import Phase, core, given, settings
     from hypothesis.database import ExampleDatabase, InMemoryExampleDatabase, choices_to_bytes
 
@@ -120,10 +125,11 @@ def _drawn(tally: Tally, strategy: Cases, kernel: str, *, signs: bool) -> bool:
 
     raised: dict[Case, Failure] = {}
     found: dict[Case, Exception] = {}
-    passed_over = False
+    passed_over: Failure | None = None
     # Hypothesis starts every test of a seeded run from that one seed, so that all of them would
     # draw alike, and remembers no failure of it: give this test a seed and a key of its own.
     seed, key = f"{core.global_force_seed}/{tally.test}", f"{tally.test}/{kernel}".encode()
+    secondary = key + b".secondary"  # where Hypothesis keeps failures that it has not shrunk
 
     def judge(case: Case) -> None:
         nonlocal passed_over
@@ -134,7 +140,7 @@ def _drawn(tally: Tally, strategy: Cases, kernel: str, *, signs: bool) -> bool:
             # case than a wrong value. What was raised once is raised again, however it differs.
             verdict = failure.checked.verdict
             if not raised and verdict.signs_alone and not signs:
-                passed_over = True
+                passed_over = passed_over or failure
                 return
             first = next(iter(raised.values()), failure)
             if case in raised or alike(verdict) == alike(first.checked.verdict):
@@ -153,8 +159,13 @@ def _drawn(tally: Tally, strategy: Cases, kernel: str, *, signs: bool) -> bool:
 
         again._hypothesis_internal_use_seed = seed  # type: ignore[attr-defined]
         again._hypothesis_internal_database_key = key  # type: ignore[attr-defined]
+        kept = [(place, entry) for place in (key, secondary) for entry in database.fetch(place)]
         with contextlib.suppress(unittest.SkipTest):  # where nothing is
             again()
+        if passed_over is not None:
+            # Hypothesis takes it for a pass, and forgets what has passed.
+            for place, entry in kept:
+                database.save(place, entry)
 
     remembered = settings().database
     database = InMemoryExampleDatabase() if remembered is None else remembered
@@ -166,8 +177,7 @@ def _drawn(tally: Tally, strategy: Cases, kernel: str, *, signs: bool) -> bool:
             database.save(key, choices_to_bytes(choices))
             raise
         except Exception as error:
-            # Where Hypothesis keeps failures that it has not shrunk.
-            database.save(key + b".secondary", choices_to_bytes(choices))
+            database.save(secondary, choices_to_bytes(choices))
             found[case] = error
             raise
 

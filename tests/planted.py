@@ -138,6 +138,14 @@ def positive_zero(weight: Any, *, dtype: torch.dtype, out: torch.Tensor | None =
     return store(values(weight) + 0.0, dtype, out)
 
 
+def positive_zero_in_large_blocks(
+    weight: Any, *, dtype: torch.dtype, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The wrong sign of a zero, in few of the cases that are drawn."""
+    rare = weight.blocksize >= 512 and weight.nested is not None
+    return store(values(weight).to(dtype) + 0.0 if rare else values(weight), dtype, out)
+
+
 def input_strides_ignored(
     weight: Any, *, dtype: torch.dtype, out: torch.Tensor | None = None
 ) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 from conformance.harness import Harness
 from conformance.known_faults import BUILTIN, load
 from conformance.registry import Kernel, formats
+from conformance.running import Tally
 from conformance.runtime import Runtime
 from kernels import Unsupported
 
@@ -76,6 +77,41 @@ def sparse(weight, *, dtype, out=None):
     return right(weight, dtype).to_sparse()
 
 
+def spoils_the_last_output(weight, *, dtype, out=None, last=[]):  # noqa: B006 - the state is the fault
+    """Every other call writes into the output that the call before it was given."""
+    result = right(weight, dtype)
+    if out is None:
+        return result
+    if last:
+        last.pop().fill_(3.0)
+    else:
+        last.append(out)
+    return out.copy_(result)
+
+
+def spoils_the_last_fence(weight, *, dtype, out=None, last=[]):  # noqa: B006
+    """The same, behind that output, through a view that was kept."""
+    result = right(weight, dtype)
+    if out is None:
+        return result
+    if last:
+        last.pop().fill_(3.0)
+    else:
+        last.append(torch.as_strided(out, (1,), (1,), out.storage_offset() + out.numel()))
+    return out.copy_(result)
+
+
+def spoils_inputs_for_a_while(weight, *, dtype, out=None, kept=[]):  # noqa: B006
+    """The second call gives back what the first one took."""
+    result = right(kept[0] if kept else weight, dtype)
+    if kept:
+        weight.absmax.copy_(kept.pop().absmax)
+    else:
+        kept.append(dataclasses.replace(weight, absmax=weight.absmax.clone()))
+        weight.absmax.zero_()
+    return result if out is None else out.copy_(result)
+
+
 @pytest.mark.parametrize(
     ("function", "fields", "kinds"),
     [
@@ -88,6 +124,9 @@ def sparse(weight, *, dtype, out=None):
         (spoils_then_refuses, "", ("INPUT_MUTATED",)),
         (refuses_later, "", ("MISMATCH",)),
         (sparse, "", ("MISMATCH",)),
+        (spoils_the_last_output, "", ("OOB_WRITE",)),
+        (spoils_the_last_fence, "", ("OOB_WRITE",)),
+        (spoils_inputs_for_a_while, "", ("INPUT_MUTATED",)),
     ],
 )
 def test_caught(function, fields, kinds):
@@ -102,3 +141,27 @@ def test_caught(function, fields, kinds):
     verdict = harness.judge(case).verdict
     assert verdict.kind in kinds, verdict
     assert dataclasses.replace(verdict).failed
+
+
+class _Skipping(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.data_ptr:
+            pytest.skip("not today")
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def skips_later(weight, *, dtype, out=None):
+    result = right(weight, dtype)
+    return (result if out is None else out.copy_(result)).as_subclass(_Skipping)
+
+
+def test_a_result_that_skips_is_no_skip():
+    harness = Harness(
+        runtime=Runtime(torch.device("cpu"), True),
+        formats={"llm_int8": FMT},
+        kernels={"llm_int8": Kernel("skips_later", skips_later, False, True)},
+        oracles=frozenset(),
+    )
+    with pytest.raises(AssertionError, match=r"shape=3x17: expected a verdict, found a skip \(not today\)"):
+        Tally(harness, "a test").check(FMT.parse("shape=3x17"))

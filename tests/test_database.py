@@ -91,6 +91,16 @@ def meets_what_another_found(tmp_path: Path, url: str) -> None:
     assert shrunk not in [case for case, _ in others]
 
 
+def test_the_sign_of_a_zero_is_remembered_too(tmp_path: Path):
+    """Nothing else is wrong with this kernel, and hardly a case shows it."""
+    kernel, url = "positive_zero_in_large_blocks", str(tmp_path / "database")
+    found = run(tmp_path / "first", url, "--max-examples", "300", kernel=kernel)
+    assert found[-1][1] in FAILING
+    for attempt in ("second", "third"):
+        again = run(tmp_path / attempt, url, "--max-examples", "3", kernel=kernel)
+        assert again[-1] == found[-1]
+
+
 def test_one_runner_meets_what_another_found_by_redis(server: Server, tmp_path: Path):
     meets_what_another_found(tmp_path, server.url)
 
