@@ -109,9 +109,9 @@ FORMATS = (
             "shape=1x1",
             "shape=7x15",
             "shape=9x33,scales=ties(1)",
-            "shape=17x17",
         ),
-        large=("shape=700x33", "shape=9x1100"),
+        # A scale taken by column shows on a square weight alone.
+        large=("shape=700x33", "shape=9x1100", "shape=130x130"),
         zero_size=("shape=0x64", "shape=3x0"),
         nonfinite=(
             "shape=5x33,scales=inf(1)",
