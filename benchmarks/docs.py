@@ -133,12 +133,15 @@ def _launches(results: Results) -> list[str]:
         if entry.host_seconds is None:
             continue
         graph = "" if entry.graph_seconds is None else f"{entry.graph_seconds * 1e6:.1f}"
-        first = compiled.get((entry.format, entry.variant))
-        seconds = "" if first is None or first.first_seconds is None else f"{first.first_seconds:.1f}"
-        body.append((f"{entry.format}, {entry.variant}", f"{entry.host_seconds * 1e6:.0f}", graph, seconds))
+        row = [f"{entry.format}, {entry.variant}", f"{entry.host_seconds * 1e6:.0f}", graph]
+        if compiled:
+            first = compiled.get((entry.format, entry.variant))
+            row.append("" if first is None or first.first_seconds is None else f"{first.first_seconds:.1f}")
+        body.append(row)
     if not body:
         return []
-    head = ("format", "called from Python, us", "in a CUDA graph, us", "first call, empty cache, s")
+    head = ["format", "called from Python, us", "in a CUDA graph, us"]
+    head += ["first call, empty cache, s"] if compiled else []
     return ["### Launches, 64x64, fp16", "", *_table(head, body), ""]
 
 
