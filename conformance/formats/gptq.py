@@ -248,6 +248,8 @@ FORMATS = (
             "g=64,K=448,N=32,act=perm(2)",
             # More groups than columns.
             "g=8,K=40,N=3,zeros=v2",
+            # Words of several groups in a program, whose scales are no numbers of 16 bits.
+            "g=8,K=64,N=24,sdtype=fp32",
         ),
         zero_size=("K=0", "N=0", "K=0,act=perm(1)", "K=0,g=-1,bits=3", "N=0,bits=8,zeros=v2"),
         nonfinite=(
