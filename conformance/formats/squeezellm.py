@@ -315,8 +315,9 @@ FORMATS = (
         large=(
             "K=416,N=40,sparse=few(2),full=3",
             "bits=3,K=416,N=96,sparse=all",
-            # More columns in a tile than a byte counts, with full rows.
+            # More columns in a tile than a byte counts, with full rows and without.
             "K=16,N=200,sparse=few(1),full=3",
+            "K=16,N=200",
         ),
         zero_size=("K=0", "N=0", "K=0,bits=3,sparse=all,full=3", "N=0,bits=3,K=32,sparse=all,full=3"),
         nonfinite=(
