@@ -23,6 +23,13 @@ def _folded(word):
 
 
 @triton.jit
+def _tile(n_cols, LANES: tl.constexpr):
+    """Packed row and first column of a program; neighbours have neighbouring columns."""
+    tiles = tl.cdiv(n_cols, LANES)
+    return (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64) * LANES
+
+
+@triton.jit
 def _further(word, others, place, n_places, n_others, mask, EACH: tl.constexpr):
     """``word``, with the part of the other tensors that belongs to it."""
     for i in tl.static_range(EACH):
@@ -69,9 +76,7 @@ def down_kernel(
     OUTPUTS: tl.constexpr,  # outputs of these, one below the other
     LANES: tl.constexpr,
 ) -> None:
-    tiles = tl.cdiv(n_cols, LANES)
-    packed = (tl.program_id(0) // tiles).to(tl.int64)
-    first = (tl.program_id(0) % tiles).to(tl.int64) * LANES
+    packed, first = _tile(n_cols, LANES)
     col = tl.arange(0, LANES)
     mask = col < tl.minimum(n_cols - first, LANES)
     at = words + packed * WORDS * n_cols + first + col
@@ -98,9 +103,7 @@ def scattered_kernel(
     SIDE: tl.constexpr,  # columns that share a zero word and lie side by side
     LANES: tl.constexpr,  # columns of a program
 ) -> None:
-    tiles = tl.cdiv(n_cols, LANES)
-    packed = (tl.program_id(0) // tiles).to(tl.int64)
-    first = (tl.program_id(0) % tiles).to(tl.int64) * LANES
+    packed, first = _tile(n_cols, LANES)
     col = tl.arange(0, LANES)
     mask = col < tl.minimum(n_cols - first, LANES)
     zero_word = first // OUTPUTS + tl.max_contiguous(tl.arange(0, LANES // SIDE), 1) * SIDE // OUTPUTS

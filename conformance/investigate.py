@@ -22,6 +22,7 @@ from conformance.diagnose import candidates, proof, structure
 from conformance.earlier import by_line, hold_to, larger_reading, narrowed
 from conformance.faults import Context, Fault
 from conformance.harness import Checked, Harness
+from conformance.judge import exact
 from conformance.measures import measure
 from conformance.registry import Format, Kernel
 from conformance.verdict import Cause, Verdict
@@ -58,7 +59,7 @@ def _asked_reading(fmt: Format, case: Case, run: Run | None) -> str:
         return ""
 
     def different(other: Case) -> int:
-        return np.unique(round_to(fmt.unpack(fmt.words(other)).values(), DTYPES[other["out"]])).size
+        return np.unique(exact(fmt, fmt.words(other), DTYPES[other["out"]]).bits).size
 
     with time_limit(SECONDS):
         inputs = [other for kin, other in pool(fmt, case) if kin == 0 and other["M"] and other["N"]]

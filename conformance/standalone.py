@@ -30,13 +30,12 @@ from conformance.execute import Execution
 from conformance.given_output import not_plain
 from conformance.harness import Checked, Harness
 from conformance.investigate import look_into
-from conformance.judge import Judge
+from conformance.judge import Judge, exact
 from conformance.product_case import product_fields
 from conformance.registry import Format, find_format
 from conformance.runtime import Runtime
 from conformance.verdict import Cause, Verdict
 from kernels._packed import OUTPUT_DTYPES, PackedWeight, describe, map_tensors
-from oracles.spec.rounding import round_to
 
 TRANSPOSED = Cause(
     "transposed",
@@ -80,9 +79,10 @@ def diagnose(
     weight = map_tensors(weight, lambda _, tensor: tensor.detach().cpu())
     dtype = got.dtype
     try:
-        want = round_to(fmt.unpack(weight).values(), dtype)
+        known = exact(fmt, weight, dtype)
     except (IndexError, ValueError) as error:
         raise UsageError(f"weight: expected values in range, found: {_in_depth(weight) or error}") from error
+    want = known.bits
     bits = to_bits(got)
     case = case_for(fmt, weight, NAMES[dtype])
     where = where or str(got.device)
@@ -96,7 +96,7 @@ def diagnose(
         return Verdict("MISMATCH", case, source, where, summary, causes=(TRANSPOSED,), elements=want.size)
     answers = () if harness is None else harness.ask(fmt, case, weight, dtype, want)
     execution = Execution(bits=bits)
-    verdict = Judge(fmt, source, where)(case, weight, dtype, execution, answers)
+    verdict = Judge(fmt, source, where)(case, weight, dtype, execution, answers, known)
     verdict = look_into(fmt, Checked(verdict, weight, execution)).verdict
     if verdict.failed and transposed and want.size:
         verdict = dataclasses.replace(verdict, causes=(TRANSPOSED, *verdict.causes))

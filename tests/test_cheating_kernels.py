@@ -77,31 +77,28 @@ def sparse(weight, *, dtype, out=None):
     return right(weight, dtype).to_sparse()
 
 
-def spoils_the_last_output(weight, *, dtype, out=None, last=[]):  # noqa: B006 - the state is the fault
-    """Every other call writes into the output that the call before it was given."""
-    result = right(weight, dtype)
-    if out is None:
-        return result
-    if last:
-        last.pop().fill_(3.0)
-    else:
-        last.append(out)
-    return out.copy_(result)
+def spoils_the_last(part):
+    """Every other call writes into what ``part`` makes of the output that the call before it was given."""
+    last = []
+
+    def kernel(weight, *, dtype, out=None):
+        result = right(weight, dtype)
+        if out is None:
+            return result
+        if last:
+            last.pop().fill_(3.0)
+        else:
+            last.append(part(out))
+        return out.copy_(result)
+
+    return kernel
 
 
-def spoils_the_last_fence(weight, *, dtype, out=None, last=[]):  # noqa: B006
-    """The same, behind that output, through a view that was kept."""
-    result = right(weight, dtype)
-    if out is None:
-        return result
-    if last:
-        last.pop().fill_(3.0)
-    else:
-        last.append(torch.as_strided(out, (1,), (1,), out.storage_offset() + out.numel()))
-    return out.copy_(result)
+def fence_of(out):
+    return torch.as_strided(out, (1,), (1,), out.storage_offset() + out.numel())
 
 
-def spoils_inputs_for_a_while(weight, *, dtype, out=None, kept=[]):  # noqa: B006
+def spoils_inputs_for_a_while(weight, *, dtype, out=None, kept=[]):  # noqa: B006 - the state is the fault
     """The second call gives back what the first one took."""
     result = right(kept[0] if kept else weight, dtype)
     if kept:
@@ -124,8 +121,8 @@ def spoils_inputs_for_a_while(weight, *, dtype, out=None, kept=[]):  # noqa: B00
         (spoils_then_refuses, "", ("INPUT_MUTATED",)),
         (refuses_later, "", ("MISMATCH",)),
         (sparse, "", ("MISMATCH",)),
-        (spoils_the_last_output, "", ("OOB_WRITE",)),
-        (spoils_the_last_fence, "", ("OOB_WRITE",)),
+        (spoils_the_last(lambda out: out), "", ("OOB_WRITE",)),
+        (spoils_the_last(fence_of), "", ("OOB_WRITE",)),
         (spoils_inputs_for_a_while, "", ("INPUT_MUTATED",)),
     ],
 )
