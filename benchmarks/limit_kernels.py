@@ -23,10 +23,9 @@ def _folded(word):
 
 
 @triton.jit
-def _tile(n_cols, LANES: tl.constexpr):
+def _tile(LANES: tl.constexpr):
     """Packed row and first column of a program; neighbours have neighbouring columns."""
-    tiles = tl.cdiv(n_cols, LANES)
-    return (tl.program_id(0) // tiles).to(tl.int64), (tl.program_id(0) % tiles).to(tl.int64) * LANES
+    return tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * LANES
 
 
 @triton.jit
@@ -76,7 +75,7 @@ def down_kernel(
     OUTPUTS: tl.constexpr,  # outputs of these, one below the other
     LANES: tl.constexpr,
 ) -> None:
-    packed, first = _tile(n_cols, LANES)
+    packed, first = _tile(LANES)
     col = tl.arange(0, LANES)
     mask = col < tl.minimum(n_cols - first, LANES)
     at = words + packed * WORDS * n_cols + first + col
@@ -103,7 +102,7 @@ def scattered_kernel(
     SIDE: tl.constexpr,  # columns that share a zero word and lie side by side
     LANES: tl.constexpr,  # columns of a program
 ) -> None:
-    packed, first = _tile(n_cols, LANES)
+    packed, first = _tile(LANES)
     col = tl.arange(0, LANES)
     mask = col < tl.minimum(n_cols - first, LANES)
     zero_word = first // OUTPUTS + tl.max_contiguous(tl.arange(0, LANES // SIDE), 1) * SIDE // OUTPUTS
@@ -111,14 +110,17 @@ def scattered_kernel(
     word = tl.load(at, mask=mask, other=0, eviction_policy="evict_first")
     k = packed * OUTPUTS
     group = tl.load(g_idx + k).to(tl.int64)
+    following = tl.load(g_idx + k + 1).to(tl.int64)
     scale = tl.load(scales + group * n_cols + first + col, mask=mask, other=0.0, eviction_policy="evict_last")
     at = zeros + group * n_zero_words + zero_word
     zero = tl.load(at, mask=zero_word < n_zero_words, other=0, eviction_policy="evict_last")
     for slot in tl.static_range(OUTPUTS):
         moved = _folded(word + spread(zero, SIDE)) + scale.to(tl.int16, bitcast=True).to(tl.int32) + slot
-        # The next row's first, as the format's own kernel loads them.
+        # The next row's first, and the group after it, as the format's own kernel loads them.
         if slot + 1 < OUTPUTS:
-            group = tl.load(g_idx + k + slot + 1).to(tl.int64)
+            group = following
+            if slot + 2 < OUTPUTS:
+                following = tl.load(g_idx + k + slot + 2).to(tl.int64)
             at = scales + group * n_cols + first + col
             scale = tl.load(at, mask=mask, other=0.0, eviction_policy="evict_last")
             at = zeros + group * n_zero_words + zero_word

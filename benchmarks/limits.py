@@ -90,7 +90,7 @@ def _down(weight: GPTQWeight | SqueezeLLMWeight, out: torch.Tensor, launch: Laun
     words, others = _split(weight)
     together, outputs = (3, 32) if weight.bits == 3 else (1, 32 // weight.bits)
     n_packed, n_cols = words.shape[0] // together, words.shape[1]
-    grid = (triton.cdiv(n_cols, launch["lanes"]) * n_packed,)
+    grid = (triton.cdiv(n_cols, launch["lanes"]), n_packed)
     shares = _shares(others.numel(), n_packed * n_cols)
 
     def call() -> torch.Tensor:
@@ -113,7 +113,7 @@ def _down(weight: GPTQWeight | SqueezeLLMWeight, out: torch.Tensor, launch: Laun
 def _scattered(weight: GPTQWeight, out: torch.Tensor, launch: Launch) -> Call:
     words, n_zero_words = weight.qweight, weight.qzeros.shape[1]
     n_packed, n_cols = words.shape
-    grid = (triton.cdiv(n_cols, launch["lanes"]) * n_packed,)
+    grid = (triton.cdiv(n_cols, launch["lanes"]), n_packed)
     outputs = 32 // weight.bits
 
     def call() -> torch.Tensor:

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks import weights
 from benchmarks.cases import BenchCase
@@ -18,7 +19,6 @@ from benchmarks.subjects import default_launch
 from conformance.bits import DTYPES
 
 THREADS = 32  # of a warp
-SMALL = 256
 
 Launch = Mapping[str, int]
 
@@ -70,11 +70,11 @@ SPACES: dict[str, Space] = {
 
 
 def defaults(case: BenchCase) -> dict[str, int]:
-    """Launch parameters that the kernel takes for weights of this kind when nothing is said."""
-    # They depend on the kind of weight and not on its size: a small one tells them.
-    side = max(SMALL, case.group)
-    small = dataclasses.replace(case, rows=side, cols=side)
-    return default_launch(case.format, weights.make(small, torch.device("cpu")), DTYPES[case.dtype])
+    """Launch parameters that the kernel takes for weights of this kind and size when nothing is said."""
+    # Tensors without data: a large weight takes seconds to make on the CPU.
+    with FakeTensorMode():
+        weight = weights.make(case, torch.device("cpu"))
+        return default_launch(case.format, weight, DTYPES[case.dtype])
 
 
 def configurations(case: BenchCase) -> list[dict[str, int]]:

@@ -119,12 +119,12 @@ def _zeros_of(
 
 
 @triton.jit
-def _group_of(g_idx, k, n_rows, group_rows, ACT_ORDER: tl.constexpr):
-    """Group of row k."""
+def _group_of(g_idx, row, rows_left, i, group_rows, ACT_ORDER: tl.constexpr):
+    """Group of row ``row + i``."""
     if ACT_ORDER:
-        group = tl.load(g_idx + k, mask=k < n_rows, other=0)
+        group = tl.load(g_idx + row + i, mask=i < rows_left, other=0)
     else:
-        group = k // group_rows
+        group = (row + i) // group_rows
     return group
 
 
@@ -150,16 +150,14 @@ def gptq_kernel(
 ):
     CODES: tl.constexpr = 32 if BITS == 3 else 32 // BITS
     WORDS: tl.constexpr = 3 if BITS == 3 else 1
-    # One grid axis: the second one ends at 65535. Neighbouring programs write
-    # neighbouring columns.
-    col_tiles = tl.cdiv(n_cols, COLS)
-    first_packed = (tl.program_id(0) // col_tiles) * PACKED_ROWS
-    first = (tl.program_id(0) % col_tiles).to(tl.int64) * COLS
+    # The grid is described in kernels/_grid.py.
+    first_packed = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * PACKED_ROWS
+    first = tl.program_id(0).to(tl.int64) * COLS
     col = tl.arange(0, COLS)
     cols_left = tl.minimum(n_cols - first, COLS).to(tl.int32)
 
     if GROUP_PER == GROUP_PER_TILE:
-        group = (first_packed * CODES) // group_rows
+        group = tl.program_id(2)
         scale, word, high = _load_group(
             scales, qzeros, group, n_groups, first, cols_left, n_cols, n_zero_words, BITS, COLS, SIDE
         )
@@ -170,7 +168,8 @@ def gptq_kernel(
         row = packed * CODES
         # One vector compare: a scalar and a vector i1 cannot be combined under the
         # interpreter of Triton 3.9.
-        mask = col < tl.where(row < n_rows, cols_left, 0)
+        rows_left = n_rows - row
+        mask = col < tl.where(rows_left > 0, cols_left, 0)
         words = qweight + packed.to(tl.int64) * WORDS * n_cols + first + col
         w0 = tl.load(words, mask=mask, other=0, eviction_policy="evict_first")
         w1 = w0
@@ -179,31 +178,32 @@ def gptq_kernel(
             w1 = tl.load(words + n_cols, mask=mask, other=0, eviction_policy="evict_first")
             w2 = tl.load(words + 2 * n_cols, mask=mask, other=0, eviction_policy="evict_first")
         if GROUP_PER != GROUP_PER_TILE:
-            group = row // group_rows
-            if GROUP_PER == GROUP_PER_ROW:
-                group = _group_of(g_idx, row, n_rows, group_rows, ACT_ORDER)
+            group = _group_of(g_idx, row, rows_left, 0, group_rows, ACT_ORDER)
             ahead, word, high = _load_group(
                 scales, qzeros, group, n_groups, first, cols_left, n_cols, n_zero_words, BITS, COLS, SIDE
             )
         if GROUP_PER == GROUP_PER_WORD:
             scale = ahead.to(tl.float32)
             zero = _zeros_of(word, high, first, BITS, ZEROS, COLS, SIDE)
+        if GROUP_PER == GROUP_PER_ROW:
+            group = _group_of(g_idx, row, rows_left, 1, group_rows, ACT_ORDER)
         for i in tl.static_range(CODES):
-            k = row + i
             if GROUP_PER == GROUP_PER_ROW:
                 scale = ahead.to(tl.float32)
                 zero = _zeros_of(word, high, first, BITS, ZEROS, COLS, SIDE)
-                # The next row's before this one is stored: a load that comes after a store waits for it,
-                # since the two might overlap for all that the compiler knows.
+                # The next row's, and the group of the one after it, before this one is stored: a load that
+                # comes after a store waits for it, since the two might overlap for all that the compiler
+                # knows.
                 if i + 1 < CODES:
-                    group = _group_of(g_idx, k + 1, n_rows, group_rows, ACT_ORDER)
                     ahead, word, high = _load_group(
                         scales, qzeros, group, n_groups, first, cols_left, n_cols, n_zero_words,
                         BITS, COLS, SIDE,
                     )  # fmt: skip
+                    if i + 2 < CODES:
+                        group = _group_of(g_idx, row, rows_left, i + 2, group_rows, ACT_ORDER)
             # Integers are subtracted first. q * s - z * s overflows where the zero times
             # the scale does: https://github.com/vllm-project/vllm/pull/55532
             value = (_code(w0, w1, w2, i, BITS) - zero).to(tl.float32) * scale
-            at = out + k.to(tl.int64) * n_cols + first + col
-            inside = col < tl.where(k < n_rows, cols_left, 0)
+            at = out + (row + i).to(tl.int64) * n_cols + first + col
+            inside = col < tl.where(i < rows_left, cols_left, 0)
             tl.store(at, value.to(out.dtype.element_ty), mask=inside, eviction_policy="evict_first")

@@ -89,10 +89,9 @@ def gather_kernel(
 ):
     CODES: tl.constexpr = 32 if BITS == 3 else 32 // BITS
     WORDS: tl.constexpr = 3 if BITS == 3 else 1
-    # One grid axis: the second one ends at 65535.
-    col_tiles = tl.cdiv(n_cols, COLS)
-    first_packed = (tl.program_id(0) // col_tiles) * PACKED_ROWS
-    first = (tl.program_id(0) % col_tiles).to(tl.int64) * COLS
+    # The grid is described in kernels/_grid.py.
+    first_packed = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * PACKED_ROWS
+    first = tl.program_id(0).to(tl.int64) * COLS
     col = tl.arange(0, COLS)[None, :]
     cols_left = tl.minimum(n_cols - first, COLS).to(tl.int32)
     packed_left = n_packed - first_packed

@@ -59,6 +59,7 @@ import torch
 import triton
 
 from kernels._gptq_kernel import GROUP_PER_ROW, GROUP_PER_TILE, GROUP_PER_WORD, gptq_kernel
+from kernels._grid import grid_of, grouped_grid
 from kernels._lanes import side_by_side
 from kernels._launch import check_output, check_runnable, chosen, destination
 from kernels._packed import PackedWeight, expect_finite, expect_int, expect_one_device, expect_tensor
@@ -170,11 +171,13 @@ class GPTQWeight(PackedWeight):
 
 def launch(weight: GPTQWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
-    # Programs of one warp and one packed row were fastest throughout. In activation order every row
-    # loads its own scales and zeros, for more columns at once. At 2 and 3 bit a packed row has 16 and
-    # 32 rows of outputs: fewer columns then.
+    # Programs of one packed row, and of one warp, were fastest nearly throughout. In activation order every
+    # row loads its own scales and zeros, for more columns at once; there two warps were, but for weights of
+    # about 4096 x 4096. At 2 and 3 bit a packed row has 16 and 32 rows of outputs: fewer columns then.
     if weight.g_idx is not None:
-        return {"packed_rows": 1, "cols": 64 * side_by_side(dtype), "num_warps": 1}
+        n_rows, n_cols = weight.output_shape
+        one = dtype is torch.float32 or 2**22 < n_rows * n_cols <= 2**24
+        return {"packed_rows": 1, "cols": 64 * side_by_side(dtype), "num_warps": 1 if one else 2}
     narrow = weight.bits < 4 or dtype is torch.float32
     return {"packed_rows": 1, "cols": 128 if narrow else 256, "num_warps": 1}
 
@@ -229,13 +232,17 @@ def dequantize(
             codes = 32 if weight.bits == 3 else 32 // weight.bits
             n_packed = triton.cdiv(n_rows, codes)
             g_idx = None if weight.g_idx is None else weight.g_idx.contiguous()
-            if g_idx is not None:
-                group_per = GROUP_PER_ROW
-            elif weight.group_rows % (codes * packed_rows) == 0 or weight.n_groups == 1:
-                group_per = GROUP_PER_TILE
-            else:
-                group_per = GROUP_PER_WORD if weight.group_rows % codes == 0 else GROUP_PER_ROW
-            gptq_kernel[(triton.cdiv(n_cols, cols) * triton.cdiv(n_packed, packed_rows),)](
+            col_tiles, row_tiles = triton.cdiv(n_cols, cols), triton.cdiv(n_packed, packed_rows)
+            group_per, grid = GROUP_PER_ROW, grid_of(col_tiles, row_tiles)
+            if g_idx is None and (weight.n_groups == 1 or weight.group_rows % codes == 0):
+                group_per = GROUP_PER_WORD
+                tiles, rest = divmod(weight.group_rows, codes * packed_rows)
+                if weight.n_groups == 1:
+                    tiles, rest = row_tiles, 0
+                grouped = None if rest else grouped_grid(col_tiles, tiles, weight.n_groups)
+                if grouped is not None:
+                    group_per, grid = GROUP_PER_TILE, grouped
+            gptq_kernel[grid](
                 target.buffer,
                 weight.qweight.contiguous(),
                 weight.qzeros.contiguous(),

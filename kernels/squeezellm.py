@@ -43,6 +43,7 @@ import torch
 import triton
 
 from kernels._gather import GATHERS
+from kernels._grid import grid_of
 from kernels._launch import check_output, check_runnable, chosen, destination
 from kernels._packed import (
     PackedWeight,
@@ -210,7 +211,7 @@ def launch(weight: SqueezeLLMWeight, dtype: torch.dtype) -> dict[str, int]:
         if dtype is torch.float32:
             packed_rows, cols, warps = (2, 64, 4) if weight.bits == 3 else (4, 64, 4)
         else:
-            packed_rows, cols, warps = (2, 64, 2) if weight.bits == 3 else (16, 32, 2)
+            packed_rows, cols, warps = (4, 32, 2) if weight.bits == 3 else (16, 32, 2)
         return {"gather": 1, "packed_rows": packed_rows, "down": 0, "cols": cols, "num_warps": warps}
     packed_rows = 2 if weight.bits == 3 else 8
     # Every output is a lookup in its column's table. A thread has few columns, so that the tables a
@@ -298,12 +299,14 @@ def dequantize(
         # is done once for all: half the cache lines. The second launch sums, with the entries as they are.
         smaller = not full and not gathers and table.element_size() > dtype.itemsize
         entries_of = table.to(dtype) if smaller else table
-        grid = (triton.cdiv(n_cols, cols) * triton.cdiv(n_packed, packed_rows),)
+        col_tiles, row_tiles = triton.cdiv(n_cols, cols), triton.cdiv(n_packed, packed_rows)
         tiles = {"PACKED_ROWS": packed_rows, "COLS": cols, "num_warps": warps, "enable_fp_fusion": False}
         if gathers:
-            gather_kernel[grid](target.buffer, qweight, table, n_packed, n_cols, BITS=weight.bits, **tiles)
+            gather_kernel[grid_of(col_tiles, row_tiles)](
+                target.buffer, qweight, table, n_packed, n_cols, BITS=weight.bits, **tiles
+            )
         else:
-            dense_kernel[grid](
+            dense_kernel[(col_tiles * row_tiles,)](
                 target.buffer,
                 qweight,
                 entries_of,

@@ -17,7 +17,7 @@ from benchmarks import subjects, weights
 from benchmarks.budget import Budget
 from benchmarks.cases import DTYPES, VARIANTS, find_variants
 from benchmarks.overhead import compile_times, tiny
-from benchmarks.space import SPACES, configurations
+from benchmarks.space import SPACES, configurations, defaults
 from benchmarks.subjects import builtin, default_launch
 from benchmarks.sweep import main
 from benchmarks.warm import compile_all
@@ -60,16 +60,12 @@ def test_every_configuration_is_one_that_the_kernel_takes(variant, dtype):
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
-def test_defaults_depend_on_the_kind_of_weight_and_not_on_its_size(variant):
-    small, large = (
-        default_launch(
-            case.format,
-            weights.make(dataclasses.replace(case, rows=size, cols=size), torch.device("cpu")),
-            torch.float16,
-        )
-        for case, size in ((tiny(variant), 64), (tiny(variant), 512))
-    )
-    assert small == large
+def test_defaults_depend_on_the_kind_of_weight_and_in_activation_order_on_its_size(variant):
+    sizes = ((64, 512), (4096, 1024), (4224, 1024), (4096, 4096), (4224, 4096), (16384, 16384))
+    found = [defaults(dataclasses.replace(tiny(variant), rows=rows, cols=cols)) for rows, cols in sizes]
+    assert all(set(one) == set(found[0]) for one in found)
+    changes = [one != found[0] for one in found]
+    assert changes == [False, False, *[variant.name == "4bit-act-order"] * 2, False, False]
 
 
 def test_nearest_to_the_defaults_first():
