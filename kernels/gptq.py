@@ -173,13 +173,17 @@ def launch(weight: GPTQWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
     # Programs of one packed row, and of one warp, were fastest nearly throughout. In activation order every
     # row loads its own scales and zeros, for more columns at once; there two warps were, but for weights of
-    # about 4096 x 4096. At 2 and 3 bit a packed row has 16 and 32 rows of outputs: fewer columns then.
+    # about 4096 x 4096. At 2 and 3 bit a packed row has 16 and 32 rows of outputs: fewer columns then. At
+    # 8 bit it has four, and small weights like more.
+    n_rows, n_cols = weight.output_shape
+    n_elements = n_rows * n_cols
     if weight.g_idx is not None:
-        n_rows, n_cols = weight.output_shape
-        one = dtype is torch.float32 or 2**22 < n_rows * n_cols <= 2**24
+        one = dtype is torch.float32 or 2**22 < n_elements <= 2**24
         return {"packed_rows": 1, "cols": 64 * side_by_side(dtype), "num_warps": 1 if one else 2}
-    narrow = weight.bits < 4 or dtype is torch.float32
-    return {"packed_rows": 1, "cols": 128 if narrow else 256, "num_warps": 1}
+    cols = 128 if weight.bits < 4 or dtype is torch.float32 else 256
+    if weight.bits == 8 and dtype is not torch.float32 and n_elements <= 2**25:
+        cols = 512
+    return {"packed_rows": 1, "cols": cols, "num_warps": 1}
 
 
 def dequantize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import json
 import os
 import subprocess
@@ -59,13 +60,26 @@ def test_every_configuration_is_one_that_the_kernel_takes(variant, dtype):
     assert len(found) - whole in (0, 1)
 
 
+# Where the defaults change with the size of the output: the sizes beside each border.
+BORDERS = {
+    "gptq/4bit-act-order": [((4096, 1024), (4224, 1024)), ((4096, 4096), (4224, 4096))],
+    "gptq/8bit": [((8192, 4096), (8320, 4096))],
+    "squeezellm/3bit": [((8192, 4096), (8320, 4096))],
+}
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
-def test_defaults_depend_on_the_kind_of_weight_and_in_activation_order_on_its_size(variant):
-    sizes = ((64, 512), (4096, 1024), (4224, 1024), (4096, 4096), (4224, 4096), (16384, 16384))
-    found = [defaults(dataclasses.replace(tiny(variant), rows=rows, cols=cols)) for rows, cols in sizes]
-    assert all(set(one) == set(found[0]) for one in found)
-    changes = [one != found[0] for one in found]
-    assert changes == [False, False, *[variant.name == "4bit-act-order"] * 2, False, False]
+def test_defaults_depend_on_the_kind_of_weight_and_of_some_on_its_size(variant):
+    def found(size):
+        return defaults(dataclasses.replace(tiny(variant), rows=size[0], cols=size[1]))
+
+    borders = BORDERS.get(variant.label, [])
+    same = [(64, 512), *itertools.chain(*borders), (16384, 16384)]
+    for below, above in zip(same[::2], same[1::2], strict=True):
+        assert found(below) == found(above), (below, above)
+    for below, above in borders:
+        assert found(below) != found(above)
+        assert set(found(below)) == set(found(above))
 
 
 def test_nearest_to_the_defaults_first():

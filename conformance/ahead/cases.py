@@ -62,6 +62,7 @@ CASES: dict[str, Sizes] = {
             "K=512,N=1024,g=128,bits=3",
             "K=512,N=1024,g=128,bits=3,act=perm(1)",
             "K=512,N=1024,g=128,bits=8",
+            "K=8320,N=4096,g=128,bits=8",  # of this size with fewer columns
         ),
         ("K=33,N=17,g=16", "K=33,N=17,g=16,act=perm(1)", "K=32,N=32,g=8,bits=3", "K=9,N=31,bits=8"),
     ),
@@ -74,6 +75,7 @@ CASES: dict[str, Sizes] = {
             "K=512,N=1024,tdtype=fp16",
             "K=512,N=1024,sparse=few(1),full=3",
             "K=512,N=1024,bits=3",
+            "K=8320,N=4096,bits=3",  # of this size with more columns
             "K=512,N=1024,bits=3,sparse=few(1),full=3",
         ),
         ("K=32,N=63,sparse=few(1),full=3", "bits=3,K=32,N=63"),
