@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import functools
+import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance import gpus
+from conformance import gpus, threads
 from conformance.database import open_database
 from conformance.errors import UsageError
 from conformance.journal import Journal
@@ -68,6 +71,13 @@ def pytest_configure(config: pytest.Config) -> None:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     option.conformance_seed_given = given
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[object]) -> None:
+    """Before xdist's workers are started, which inherit the environment."""
+    if threads.share_out(len(specs), os.environ):
+        config.add_cleanup(functools.partial(os.environ.__delitem__, threads.VARIABLE))
 
 
 @pytest.hookimpl(optionalhook=True)

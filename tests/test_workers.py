@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance import device_loss, gpus, journal
+from conformance import device_loss, gpus, journal, threads
 from conformance.cli import main
 from conformance.post_mortem import ending, post_mortem
 from conformance.registry import parse_case
@@ -64,6 +64,38 @@ def test_a_worker_runs_on_its_gpu_and_makes_it_current(monkeypatch):
     assert gpus.use("auto", 2) is GPU
     assert gpus.use("cuda:1", None) is GPU
     assert asked == ["cuda:2", 2, "cuda:1"]
+
+
+# --- CPU threads --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "share"), [(16, 7, "2"), (2, 2, "1"), (2, 5, "1"), (64, 1, "64")]
+)
+def test_workers_divide_the_cores(cores, workers, share, monkeypatch):
+    monkeypatch.setattr(threads, "cores", lambda: cores)
+    environment: dict[str, str] = {}
+    assert threads.share_out(workers, environment)
+    assert environment == {threads.VARIABLE: share}
+
+
+@pytest.mark.parametrize(("workers", "environment"), [(2, {threads.VARIABLE: "8"}), (0, {})])
+def test_what_the_user_set_stays(workers, environment):
+    before = dict(environment)
+    assert not threads.share_out(workers, environment)
+    assert environment == before
+
+
+def test_a_worker_has_its_share_of_the_cores_from_the_start(tmp_path, monkeypatch):
+    log = tmp_path / "threads"
+    monkeypatch.setenv("THREADS_LOG", str(log))
+    monkeypatch.delenv(threads.VARIABLE, raising=False)
+    run = ("conformance", "-k", "test_words and nf4-fp16", "--max-examples", "2", "--results", str(tmp_path))
+    assert pytest_run("-p", "tests.worker_threads", "-n", str(threads.cores()), *run).returncode == 0
+    found = dict(line.split() for line in log.read_text(encoding="utf-8").splitlines())
+    workers = {name: count for name, count in found.items() if name != "controller"}
+    assert len(workers) == threads.cores()
+    assert set(workers.values()) == {"1"}
 
 
 # --- journal ------------------------------------------------------------------------------------
