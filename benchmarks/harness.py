@@ -224,7 +224,8 @@ def _measure(options: argparse.Namespace, console: Console) -> None:
         print("| " + " | ".join(_headings()) + " |\n|" + "---|" * len(_headings()))
     found: list[Profile] = []
     for name in dict.fromkeys(options.format or harness.formats):
-        found.append(profile(harness, name, options.dtype, options.cases, options.seed))
+        with contextlib.redirect_stdout(sys.stderr):  # upstream libraries greet when they are imported
+            found.append(profile(harness, name, options.dtype, options.cases, options.seed))
         if options.json:
             record = {"about": about, "formats": [entry.to_dict() for entry in found]}
             options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
