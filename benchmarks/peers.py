@@ -35,21 +35,44 @@ Prepare = Callable[[Any, torch.dtype], Call]
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Attributes: name; formats it decodes; dtypes it gives; prepare: what to call for a weight,
-    whose result is the output; adapt: the weight as this peer reads it; upstream: whether it is
-    another library's code, which must not see this checkout's package ``kernels``."""
+    """Attributes: name; formats it decodes, none for all; dtypes it gives."""
 
     name: str
     formats: tuple[str, ...]
     dtypes: tuple[str, ...]
-    prepare: Prepare
-    adapt: Callable[[Any], PackedWeight] = lambda weight: weight
-    upstream: bool = True
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its output is to be looked at."""
+        return True
+
+    def read(self, weight: PackedWeight) -> PackedWeight:
+        """The weight as this peer reads it."""
+        return weight
 
     def choices(
         self, weights: Sequence[PackedWeight], dtype: torch.dtype, outs: Sequence[torch.Tensor]
     ) -> list[list[Call]]:
         """Calls to time, one a weight; where there are several lists of them, the fastest counts."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder(Peer):
+    """Attributes: prepare: what to call for a weight, whose result is the output; adapt: see
+    :meth:`Peer.read`; upstream: whether it is another library's code, which must not see this checkout's
+    package ``kernels``."""
+
+    prepare: Prepare
+    adapt: Callable[[Any], PackedWeight] = lambda weight: weight
+    upstream: bool = True
+
+    def read(self, weight: PackedWeight) -> PackedWeight:
+        return self.adapt(weight)
+
+    def choices(
+        self, weights: Sequence[PackedWeight], dtype: torch.dtype, outs: Sequence[torch.Tensor]
+    ) -> list[list[Call]]:
         # Upstream libraries greet on standard output when they are imported.
         with (
             hidden() if self.upstream else contextlib.nullcontext(),
@@ -60,8 +83,12 @@ class Peer:
         return [_kept(calls)]
 
 
-class _Limit(Peer):
+class Limit(Peer):
     """Kernels that decode nothing and write into ``outs``."""
+
+    @property
+    def decodes(self) -> bool:
+        return False
 
     def choices(
         self, weights: Sequence[PackedWeight], dtype: torch.dtype, outs: Sequence[torch.Tensor]
@@ -140,22 +167,22 @@ def _compiled(weight: PackedWeight, dtype: torch.dtype) -> Call:
 
 ALL = ("fp16", "bf16", "fp32")
 PEERS = (
-    Peer("bitsandbytes", ("nf4", "fp4", "blockwise8"), ALL, _bitsandbytes),
-    Peer("bitsandbytes", ("llm_int8",), ("fp32",), _bitsandbytes_rows),
+    Decoder("bitsandbytes", ("nf4", "fp4", "blockwise8"), ALL, _bitsandbytes),
+    Decoder("bitsandbytes", ("llm_int8",), ("fp32",), _bitsandbytes_rows),
     # It computes and answers in the dtype of the scales, which checkpoints have in float16.
-    Peer("AutoAWQ Triton", ("awq_cols",), ("fp16",), _autoawq_triton),
-    Peer("AutoAWQ torch", ("awq_cols",), ("fp16",), _autoawq_torch),
+    Decoder("AutoAWQ Triton", ("awq_cols",), ("fp16",), _autoawq_triton),
+    Decoder("AutoAWQ torch", ("awq_cols",), ("fp16",), _autoawq_torch),
     # It reads stored zeros as they are: the same words, which then mean other zeros.
-    Peer(
+    Decoder(
         "GPTQModel Triton",
         ("gptq",),
         ALL,
         _gptqmodel_triton,
         lambda weight: dataclasses.replace(weight, zeros="v2"),
     ),
-    Peer("torch eager", (), ALL, _eager, upstream=False),
-    Peer("torch.compile", (), ("fp16",), _compiled, upstream=False),
-    _Limit(LIMIT, (), ALL, _eager, upstream=False),
+    Decoder("torch eager", (), ALL, _eager, upstream=False),
+    Decoder("torch.compile", (), ("fp16",), _compiled, upstream=False),
+    Limit(LIMIT, (), ALL),
 )
 NAMES = tuple(dict.fromkeys(peer.name for peer in PEERS))
 

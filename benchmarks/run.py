@@ -13,7 +13,7 @@ from benchmarks.budget import Budget
 from benchmarks.cases import BenchCase
 from benchmarks.machine import Machine
 from benchmarks.peers import Peer, peers_of
-from benchmarks.results import LIMIT, OURS, Measurement
+from benchmarks.results import OURS, Measurement
 from benchmarks.subjects import builtin
 from benchmarks.timing import copies_for, copy_calls, sample
 from conformance.bits import DTYPES
@@ -105,12 +105,12 @@ def measure_peer(prepared: Prepared, peer: Peer, machine: Machine) -> Measuremen
     )
     try:
         choices = peer.choices(prepared.weights, prepared.dtype, prepared.outs)
-        adapted = peer.adapt(prepared.weights[0])
+        adapted = peer.read(prepared.weights[0])
         want = prepared.want
         if adapted is not prepared.weights[0]:
             want = references.formula(adapted, prepared.dtype)
         reason = ""
-        if peer.name != LIMIT:
+        if peer.decodes:
             reason = check.difference(choices[0][0]().reshape(want.shape), want)
         samples = [sample(machine.timer, calls) for calls in choices]
         times = min(samples, key=lambda one: one.seconds)

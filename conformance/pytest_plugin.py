@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if option.results is not None and str(option.results) in ("", "."):
         raise pytest.UsageError("--results: expected a folder of its own, found the current one")
     if option.results is None:
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
         option.results = Path(".conformance") / "runs" / f"{stamp}-{config.stash[SEED]}"
     if given and option.database is not None:
         raise pytest.UsageError(

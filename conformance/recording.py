@@ -75,14 +75,13 @@ def _ask(harness: Harness, fmt: Format, case: Case, flag: str) -> Vector | None:
     """The vector of a case, or None when no oracle answers."""
     from conformance.bits import DTYPES, from_bits
     from conformance.bundle import weight_digest
+    from conformance.judge import exact
     from conformance.registry import Kernel
     from conformance.vector_flags import FLAGS, flags_of
     from conformance.vectors import Vector
-    from oracles.spec.rounding import round_to
 
     def spec(weight: Any, *, dtype: Any) -> Any:
-        bits = round_to(fmt.unpack(weight).values(), dtype)
-        return from_bits(bits, dtype).to(weight.device)
+        return from_bits(exact(fmt, weight, dtype).bits, dtype).to(weight.device)
 
     model = Kernel("spec", spec, builtin=False, takes_out=False)
     weight, answers, left_out = None, {}, {}

@@ -229,9 +229,9 @@ def test_peers_are_compared_and_a_missing_one_is_a_line(tmp_path, capsys, monkey
         return call
 
     own = (
-        peers.Peer("missing", ("llm_int8",), ("fp32",), missing),
-        peers.Peer("other", ("llm_int8",), ("fp32",), other),
-        peers.Peer("elsewhere", ("nf4",), ("fp32",), missing),
+        peers.Decoder("missing", ("llm_int8",), ("fp32",), missing),
+        peers.Decoder("other", ("llm_int8",), ("fp32",), other),
+        peers.Decoder("elsewhere", ("nf4",), ("fp32",), missing),
         next(peer for peer in peers.PEERS if peer.name == "torch eager"),
     )
     monkeypatch.setattr(peers, "PEERS", own)

@@ -11,7 +11,7 @@ import torch
 from benchmarks import weights
 from benchmarks.cases import VARIANTS, BenchCase
 from benchmarks.limits import candidates
-from benchmarks.peers import Peer
+from benchmarks.peers import Decoder
 from kernels._packed import named_tensors
 
 # Rows that no launch has as a power of two, and columns that the last program has not all of.
@@ -72,7 +72,7 @@ def test_no_output_of_another_library_lies_where_the_one_before_it_did():
 
         return call
 
-    peer = Peer("other", (), ("fp32",), prepare, upstream=False)
+    peer = Decoder("other", (), ("fp32",), prepare, upstream=False)
     calls = peer.choices([None, None], torch.float32, [])[0]
     made.clear()
     for call in (*calls, calls[0]):
