@@ -152,7 +152,7 @@ def figure(
     unit = next((name for name in axes if name not in (*HELPERS, *NO_UNITS)), None)
 
     made = Figure(figsize=(15, 9), layout="constrained")
-    made.suptitle(f"{title}\n{measures.sentence()}", fontsize=12)
+    made.suptitle(panels.wrapped(f"{title}\n{measures.sentence()}", panels.HEADING_WIDTH), fontsize=12)
     places = made.subplots(2, 3)
     panels.error_map(
         places[0, 0], wrong.grid(rows, columns), f"signed error by {names[0]} and {names[1]}", names, units

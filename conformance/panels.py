@@ -6,6 +6,7 @@ where the other side has not, and hatched ones have no element.
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 # Purple and orange are told apart in every common colour blindness.
 DIVERGING = "PuOr"
 RIGHT, NOT_FINITE, BARS = "0.82", "black", "tab:purple"
+# Characters of a line above a panel, and above all of them, at the sizes that these have.
+TITLE_WIDTH, HEADING_WIDTH = 62, 150
 # Rings are drawn around so many cells at most: more are visible without.
 FEW = 24
 # Wider histograms of steps have no room for a bar on each whole step.
@@ -68,9 +71,18 @@ def error_map(
         notes.append("black: NaN or infinity")
     if cells.empty.any():
         notes.append("hatched: no element")
-    place.set_title(f"{title}\n{'; '.join(notes)}", fontsize=9)
+    _titled(place, f"{title}\n{'; '.join(notes)}")
     place.set_ylabel(names[0])
     place.set_xlabel(names[1])
+
+
+def _titled(place: Axes, text: str) -> None:
+    place.set_title(wrapped(text, TITLE_WIDTH), fontsize=9)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Each line of ``text`` in lines of ``width`` characters at most; no shorter word is broken."""
+    return "\n".join(textwrap.fill(line, width, break_on_hyphens=False) for line in text.split("\n"))
 
 
 def _paint(place: Axes, colour: str, where: np.ndarray, options: dict[str, Any]) -> None:
@@ -143,7 +155,7 @@ def sizes(place: Axes, error: np.ndarray, steps: np.ndarray | None, units: str =
     unit = units if steps is None else "steps of the local scale"
     place.set_xlabel(f"got - want ({unit})")
     place.set_ylabel("wrong elements")
-    place.set_title(title, fontsize=9)
+    _titled(place, title)
 
 
 def slot_bars(place: Axes, slot: np.ndarray | None, wrong: np.ndarray, name: str = "slot") -> None:
@@ -159,7 +171,7 @@ def slot_bars(place: Axes, slot: np.ndarray | None, wrong: np.ndarray, name: str
     place.set_ylabel("wrong elements (%)")
     place.set_ylim(0, 1.1 * (float(part.max()) or 1.0))
     place.set_xticks(np.arange(whole.size))
-    place.set_title(f"wrong by {name}", fontsize=9)
+    _titled(place, f"wrong by {name}")
 
 
 def slot_matrix(place: Axes, matrix: np.ndarray) -> None:
@@ -171,7 +183,7 @@ def slot_matrix(place: Axes, matrix: np.ndarray) -> None:
     place.set_ylabel("slot of got")
     place.set_xticks(np.arange(matrix.shape[1]))
     place.set_yticks(np.arange(matrix.shape[0]))
-    place.set_title("in which slot the value of each slot is found\nright: a dark diagonal", fontsize=9)
+    _titled(place, "in which slot the value of each slot is found\nright: a dark diagonal")
 
 
 def ulp(place: Axes, measures: Measures) -> None:
@@ -192,7 +204,7 @@ def ulp(place: Axes, measures: Measures) -> None:
     place.set_ylim(bottom=0.5)
     place.set_xlabel("distance (ULP of the output dtype)")
     place.set_ylabel("elements")
-    place.set_title("distance from the right value\ngrey: equal but perhaps for the sign of zero", fontsize=9)
+    _titled(place, "distance from the right value\ngrey: equal but perhaps for the sign of zero")
 
 
 def magnitude(place: Axes, measures: Measures, units: str = "weight units") -> None:
@@ -205,7 +217,7 @@ def magnitude(place: Axes, measures: Measures, units: str = "weight units") -> N
     place.loglog([2.0**e for e, _ in kept], [error for _, error in kept], "o-", base=2, color=BARS)
     place.set_xlabel(f"|want| ({units}, by binade)")
     place.set_ylabel(f"mean |got - want| ({units})")
-    place.set_title("error against magnitude", fontsize=9)
+    _titled(place, "error against magnitude")
 
 
 def nothing(place: Axes, text: str) -> None:

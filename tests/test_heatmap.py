@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from pathlib import Path
 from xml.etree import ElementTree
@@ -210,3 +211,34 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path):
     got, want, axes, steps = outputs("nf4:shape=5x65", "nibble-swap")
     with pytest.raises(UsageError, match="heatmap: expected a folder to write"):
         draw(got, want, HALF, axes=axes, steps=steps, title="", folder=tmp_path / "file")
+
+
+# --- texts --------------------------------------------------------------------------------------
+
+
+def test_no_text_leaves_the_picture_or_meets_the_next_panel():
+    want = np.full((4096, 4096), 0x3C00, np.uint16)
+    got = want.copy()
+    got[::3, ::5], got[1::7] = 0x4000, 0x7E00
+    row, column = np.indices(want.shape)
+    axes = {"row": row, "column": column}
+    title = "nf4:blocksize=32,shape=3x5500,absmax=nested,layout=strided " * 6
+    drawn = figure(got, want, HALF, axes=axes, steps=None, title=title)
+    drawn.draw_without_rendering()
+    width, _ = drawn.canvas.get_width_height()
+    heading = drawn._suptitle.get_window_extent()
+    assert heading.x0 >= 0
+    assert heading.x1 <= width
+    titles = [place.title.get_window_extent() for place in drawn.axes if place.get_title()]
+    assert len(titles) >= 4
+    for extent in titles:
+        assert extent.x0 >= 0
+        assert extent.x1 <= width
+        assert extent.y1 <= heading.y0
+    for one, other in itertools.combinations(titles, 2):
+        assert not one.overlaps(other)
+
+
+def test_words_alone_are_broken_that_are_longer_than_a_line():
+    assert panels.wrapped("a b c\nd", 3) == "a b\nc\nd"
+    assert panels.wrapped("abcdef", 4) == "abcd\nef"
