@@ -313,6 +313,8 @@ FORMATS = (
             "shape=3x1100,per=group,g=512,zero=same",
             "shape=9x1100,per=group,g=48,zero=int32",
             "shape=700x33,zero=same",
+            # A zero point beyond int8.
+            "shape=9x1100,per=tensor,codes=uint8,zero=int32,zp=highest",
         ),
         zero_size=(
             "shape=0x64",
