@@ -8,6 +8,7 @@ from typing import Any
 
 from conformance import journal
 from conformance.errors import UsageError
+from conformance.results import read_results
 
 RUNS = Path(".conformance") / "runs"
 
@@ -34,8 +35,13 @@ def _crashes(options: argparse.Namespace) -> int:
         raise UsageError(f"crashes: expected a folder of a run, found nothing at {folder or RUNS}")
     left = journal.left_over(folder)
     if not left:
-        print(f"no process of {folder} died at a case")
-        return 0
+        # With workers the controller has written up what they died at, and removed their journals.
+        reported = [record["case"] for record in read_results(folder) if record["verdict"] == "CRASH_WORKER"]
+        for case in dict.fromkeys(reported):
+            print(f"CRASH_WORKER  {case}: reported when it happened; its bundle is in {folder / 'bundles'}")
+        if not reported:
+            print(f"no process of {folder} died at a case")
+        return 1 if reported else 0
     from conformance.runtime import choose
 
     runtime = choose("cpu")

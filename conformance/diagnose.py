@@ -65,7 +65,9 @@ def _span(flat: np.ndarray, n: int) -> str:
         return f"one run of {flat.size} elements from flat index {first}"
     steps = np.diff(flat)
     if (steps == steps[0]).all():
-        return f"every {int(steps[0])}th element from flat index {first} to {last}"
+        if flat.size == 2:
+            return f"two elements, flat indices {first} and {last}"
+        return f"one element in {int(steps[0])}, from flat index {first} to {last}"
     for modulus in (2, 4, 8, 16, 32):
         slots = np.unique(flat % modulus)
         if n >= 2 * modulus and slots.size <= modulus // 2:

@@ -78,7 +78,7 @@ def write_up(
     more = {"environment": line["environment"]} if "environment" in line else {}
     path = quiet.write_bundle(folder, checked, line.get("seed"), **more)
     case = checked.verdict.case
-    commands = [("rerun", rerun(case.format, case.id, line.get("options", {})) + " -n 1")]
+    commands = [("rerun", rerun(case.format, case.id, line.get("options", {}), verdict=checked.verdict.kind))]
     if path is not None:
         commands.append(("replay", replay(path)))
     return path, report(checked.verdict, tuple(commands))

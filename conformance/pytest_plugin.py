@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import functools
 import os
 import random
 from collections import Counter
@@ -76,8 +75,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[object]) -> None:
     """Before xdist's workers are started, which inherit the environment."""
-    if threads.share_out(len(specs), os.environ):
-        config.add_cleanup(functools.partial(os.environ.__delitem__, threads.VARIABLE))
+    share = threads.share(len(specs), os.environ)
+    if share is not None:
+        changed = pytest.MonkeyPatch()
+        changed.setenv(threads.VARIABLE, share)
+        config.add_cleanup(changed.undo)
 
 
 @pytest.hookimpl(optionalhook=True)

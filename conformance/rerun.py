@@ -35,8 +35,12 @@ def options_of(option: Any) -> dict[str, Any]:
     return found
 
 
-def rerun(format_name: str, case: str, options: Mapping[str, Any]) -> str:
-    """The command that judges one case again; options that are missing have the default value."""
+def rerun(format_name: str, case: str, options: Mapping[str, Any], *, verdict: str = "") -> str:
+    """The command that judges one case again; options that are missing have the default value.
+
+    Args:
+        verdict: of the case. One that killed its process is judged in a process of its own.
+    """
     words = ["pytest", "conformance", "--case", case]
     for name in BY_FORMAT:
         for given in options.get(name, ()):
@@ -48,6 +52,8 @@ def rerun(format_name: str, case: str, options: Mapping[str, Any]) -> str:
     for name, default in SINGLE.items():
         if options.get(name, default) != default:
             words += [f"--{name.replace('_', '-')}", str(options[name])]
+    if verdict == "CRASH_WORKER":
+        words += ["-n", "1"]
     return shlex.join(words)
 
 

@@ -7,7 +7,7 @@ than with one thread each: OpenMP's threads spin while they wait for each other.
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping
 
 VARIABLE = "OMP_NUM_THREADS"
 
@@ -17,9 +17,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def share_out(workers: int, environment: MutableMapping[str, str]) -> bool:
-    """Set what ``workers`` inherit, unless the user has; whether it was set."""
-    if workers < 1 or VARIABLE in environment:
-        return False
-    environment[VARIABLE] = str(max(1, cores() // workers))
-    return True
+def share(workers: int, environment: Mapping[str, str]) -> str | None:
+    """What each of ``workers`` is to find in :data:`VARIABLE`; None where the user has said it."""
+    if workers < 1 or environment.get(VARIABLE):
+        return None
+    return str(max(1, cores() // workers))

@@ -306,6 +306,7 @@ def dequantize(
     set_to = chosen(launch(weight, dtype), rows=rows, eighths=eighths, num_warps=num_warps)
     rows = expect_power_of_two("rows", set_to["rows"])
     eighths = expect_power_of_two("eighths", set_to["eighths"])
+    warps = expect_power_of_two("num_warps", set_to["num_warps"])
     with destination(weight, dtype, out) as target:
         n_eighths = weight.n_rows // 8
         if weight.n_outputs and n_eighths:
@@ -322,7 +323,7 @@ def dequantize(
                 SIDE=side_by_side(dtype),
                 ROWS=rows,
                 EIGHTHS=eighths,
-                num_warps=set_to["num_warps"],
+                num_warps=warps,
                 # The two-sum must not be fused, nor simplified away.
                 enable_fp_fusion=False,
             )

@@ -53,7 +53,7 @@ from kernels._awq import (
 )
 from kernels._lanes import side_by_side, spread
 from kernels._launch import check_output, check_runnable, chosen, destination
-from kernels._packed import PackedWeight, expect_finite, expect_one_device
+from kernels._packed import PackedWeight, expect_finite, expect_int, expect_one_device, expect_power_of_two
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +230,9 @@ def dequantize(
     check_output(weight, dtype, out)
     check_runnable(_awq_rows_kernel, weight.device)
     set_to = chosen(launch(weight, dtype), rows=rows, words=words, num_warps=num_warps)
-    rows, words = set_to["rows"], set_to["words"]
+    rows = expect_int("rows", set_to["rows"], minimum=1)
+    words = expect_power_of_two("words", set_to["words"])
+    warps = expect_power_of_two("num_warps", set_to["num_warps"])
     with destination(weight, dtype, out) as target:
         n_outputs, n_words = weight.qweight.shape
         if n_outputs and n_words:
@@ -247,7 +249,7 @@ def dequantize(
                 SIDE=side_by_side(dtype),
                 ROWS=rows,
                 WORDS=words,
-                num_warps=set_to["num_warps"],
+                num_warps=warps,
                 enable_fp_fusion=False,
             )
     return target.result

@@ -62,7 +62,14 @@ from kernels._gptq_kernel import GROUP_PER_ROW, GROUP_PER_TILE, GROUP_PER_WORD, 
 from kernels._grid import grid_of, grouped_grid
 from kernels._lanes import side_by_side
 from kernels._launch import check_output, check_runnable, chosen, destination
-from kernels._packed import PackedWeight, expect_finite, expect_int, expect_one_device, expect_tensor
+from kernels._packed import (
+    PackedWeight,
+    expect_finite,
+    expect_int,
+    expect_one_device,
+    expect_power_of_two,
+    expect_tensor,
+)
 
 BITS = (2, 3, 4, 8)
 SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -205,8 +212,8 @@ def dequantize(
         packed_rows: rows of words a program decodes, one after the other; at 3 bit, rows
             of three words. Scales and zeros are loaded once a program where all these
             rows are of one group.
-        cols: columns a program decodes at once (a power of two).
-        num_warps: warps a program uses.
+        cols: columns a program decodes at once (a power of two; 8 and more, in float32 4 and more).
+        num_warps: warps a program uses (a power of two).
 
         Those that are None are as :func:`launch` says.
 
@@ -229,12 +236,18 @@ def dequantize(
     check_output(weight, dtype, out)
     check_runnable(gptq_kernel, weight.device)
     set_to = chosen(launch(weight, dtype), packed_rows=packed_rows, cols=cols, num_warps=num_warps)
-    packed_rows, cols = set_to["packed_rows"], set_to["cols"]
+    packed_rows = expect_int("packed_rows", set_to["packed_rows"], minimum=1)
+    cols = expect_power_of_two("cols", set_to["cols"])
+    warps = expect_power_of_two("num_warps", set_to["num_warps"])
+    side = side_by_side(dtype)
+    if cols < side:
+        raise ValueError(f"cols: expected at least {side} for {dtype}, found {cols}")
     with destination(weight, dtype, out) as target:
         n_rows, n_cols = weight.output_shape
         if n_rows and n_cols:
             codes = 32 if weight.bits == 3 else 32 // weight.bits
             n_packed = triton.cdiv(n_rows, codes)
+            packed_rows = min(packed_rows, n_packed)
             g_idx = None if weight.g_idx is None else weight.g_idx.contiguous()
             col_tiles, row_tiles = triton.cdiv(n_cols, cols), triton.cdiv(n_packed, packed_rows)
             group_per, grid = GROUP_PER_ROW, grid_of(col_tiles, row_tiles)
@@ -257,15 +270,15 @@ def dequantize(
                 n_cols,
                 weight.qzeros.shape[1],
                 weight.n_groups,
-                weight.group_rows,
+                min(weight.group_rows, n_rows),
                 BITS=weight.bits,
                 ZEROS=ZERO_CONVENTIONS.index(weight.zeros),
                 ACT_ORDER=g_idx is not None,
                 GROUP_PER=group_per.value,
                 PACKED_ROWS=packed_rows,
                 COLS=cols,
-                SIDE=side_by_side(dtype),
-                num_warps=set_to["num_warps"],
+                SIDE=side,
+                num_warps=warps,
                 enable_fp_fusion=False,
             )
     return target.result

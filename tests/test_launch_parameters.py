@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -67,3 +69,43 @@ def test_same_bits_whatever_the_launch_parameters(variant):
 def test_the_launch_parameters_differ(variant):
     found = launches(case_of(variant, "fp16"))
     assert len({tuple(sorted(launch.items())) for launch in found}) >= 4
+
+
+# Not a size: 0 and 1 are the values.
+FLAGS = ("gather", "down")
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
+@pytest.mark.parametrize("value", [-8, 0, 1.5, 8.0])
+def test_a_launch_parameter_that_is_no_size_is_an_error_that_names_it(variant, value):
+    case = case_of(variant, "fp16")
+    weight = weights.make(case, CPU)
+    for name in SPACES[case.format].names:
+        if name in FLAGS:
+            continue
+        with pytest.raises((TypeError, ValueError), match=f"^{name}: expected"):
+            builtin(variant.format)(weight, dtype=torch.float16, **{name: value})
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
+def test_widths_and_warps_are_powers_of_two(variant):
+    case = case_of(variant, "fp16")
+    weight = weights.make(case, CPU)
+    for name in (SPACES[case.format].width, "num_warps"):
+        with pytest.raises(ValueError, match=f"^{name}: expected a power of two, found 48"):
+            builtin(variant.format)(weight, dtype=torch.float16, **{name: 48})
+
+
+def test_fewer_columns_than_a_lane_stores_and_more_rows_than_there_are():
+    weight = weights.make(BenchCase("gptq", "4bit", "fp16", 64, 32, 32), CPU)
+    want = references.formula(weight, torch.float16)
+    with pytest.raises(ValueError, match=r"^cols: expected at least 8 for torch.float16, found 4"):
+        builtin("gptq")(weight, dtype=torch.float16, cols=4)
+    found = builtin("gptq")(weight, dtype=torch.float16, cols=8, packed_rows=2000)
+    assert check.difference(found, want) == ""
+    huge = dataclasses.replace(
+        weights.make(BenchCase("gptq", "4bit", "fp16", 32, 32, -1), CPU), group_size=2**70
+    )
+    huge.validate()
+    want = references.formula(dataclasses.replace(huge, group_size=-1), torch.float16)
+    assert check.difference(builtin("gptq")(huge, dtype=torch.float16), want) == ""

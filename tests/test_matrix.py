@@ -177,6 +177,9 @@ def test_commands_have_the_options_of_the_run():
         "--split-k 2 --gate element --known-faults faults.toml --device cuda:1"
     )
     assert rerun("nf4", "nf4:shape=1", {}) == "pytest conformance --case nf4:shape=1"
+    # Else it would kill the pytest that is to show it.
+    crash = rerun("nf4", "nf4:shape=1", {}, verdict="CRASH_WORKER")
+    assert crash == "pytest conformance --case nf4:shape=1 -n 1"
 
 
 def test_findings_beyond_the_most_are_counted(tmp_path: Path):

@@ -74,16 +74,13 @@ def test_a_worker_runs_on_its_gpu_and_makes_it_current(monkeypatch):
 )
 def test_workers_divide_the_cores(cores, workers, share, monkeypatch):
     monkeypatch.setattr(threads, "cores", lambda: cores)
-    environment: dict[str, str] = {}
-    assert threads.share_out(workers, environment)
-    assert environment == {threads.VARIABLE: share}
+    assert threads.share(workers, {}) == share
+    assert threads.share(workers, {threads.VARIABLE: ""}) == share
 
 
 @pytest.mark.parametrize(("workers", "environment"), [(2, {threads.VARIABLE: "8"}), (0, {})])
 def test_what_the_user_set_stays(workers, environment):
-    before = dict(environment)
-    assert not threads.share_out(workers, environment)
-    assert environment == before
+    assert threads.share(workers, environment) is None
 
 
 def test_a_worker_has_its_share_of_the_cores_from_the_start(tmp_path, monkeypatch):
@@ -275,7 +272,7 @@ def cases(folder: Path) -> list[tuple[str, str, str]]:
     return [(r["test"], r["case"], r["verdict"]) for r in read_results(folder) if "test" in r]
 
 
-def test_dead_workers_are_reported_with_their_case_and_the_rest_goes_on(tmp_path, monkeypatch):
+def test_dead_workers_are_reported_with_their_case_and_the_rest_goes_on(tmp_path, capsys, monkeypatch):
     folder, log = tmp_path / "r", tmp_path / "log"
     monkeypatch.setenv("FAKE_GPUS_LOG", str(log))
     done = pytest_run("conformance", *FAKES, "-k", PARTS, *KERNELS, "-n", "2", "--results", str(folder))
@@ -306,6 +303,12 @@ def test_dead_workers_are_reported_with_their_case_and_the_rest_goes_on(tmp_path
     bundles = [json.loads(path.read_text()) for path in folder.glob("bundles/*/case.json")]
     assert {bundle["id"] for bundle in bundles} == {case for case, _ in crashes.values()}
     assert not list(folder.glob("journal*"))
+    capsys.readouterr()
+    assert main(["crashes", str(folder)]) == 1
+    said = capsys.readouterr().out
+    assert [line.split()[1].rstrip(":") for line in said.splitlines()] == sorted(
+        (case for case, kind in crashes.values() if kind == "CRASH_WORKER"), key=said.index
+    )
     # Six workers, two at a time, each on the GPU of the one that it replaced.
     taken = [line.split() for line in log.read_text().splitlines()]
     assert len(taken) == len({worker for worker, _ in taken}) >= 5

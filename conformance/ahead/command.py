@@ -32,7 +32,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     one.add_argument(
         "--format", action="append", default=[], metavar="NAME", help="only this format; repeatable"
     )
-    one.add_argument("--quick", action="store_true", help="only the first case of each format, in float16")
+    one.add_argument(
+        "--quick",
+        action="store_true",
+        help="only the first case of each format, in float16, and one launch on more than 2**31 elements",
+    )
     one.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: 1)")
     one.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON lines")
     one.add_argument(

@@ -223,4 +223,4 @@ def _rerun(cell: Cell, record: Mapping[str, Any]) -> str:
     options = cell.run.options
     if cell.run.header is None and not str(record["kernel"]).startswith("kernels."):
         options = {"kernel": [f"{cell.format}={record['kernel']}"]}
-    return rerun(cell.format, record["case"], options)
+    return rerun(cell.format, record["case"], options, verdict=record["verdict"])
