@@ -78,7 +78,8 @@ def test_a_kernel_that_fails_once_is_flaky_and_no_right_one():
         result = planted.right(weight, dtype=dtype, out=out)
         if weight.numel > 100 and not failed:
             failed.append(weight)
-            result.view(-1)[0] += 1
+            first = result.reshape(-1)[0]  # another value, whatever it was: a large one plus 1 may be itself
+            result.fill_(2.0 if first == 1 else 1.0)
         return result
 
     with pytest.raises(Flaky):
