@@ -306,9 +306,8 @@ def test_dead_workers_are_reported_with_their_case_and_the_rest_goes_on(tmp_path
     capsys.readouterr()
     assert main(["crashes", str(folder)]) == 1
     said = capsys.readouterr().out
-    assert [line.split()[1].rstrip(":") for line in said.splitlines()] == sorted(
-        (case for case, kind in crashes.values() if kind == "CRASH_WORKER"), key=said.index
-    )
+    died = sorted(case for case, kind in crashes.values() if kind == "CRASH_WORKER")
+    assert sorted(line.split()[1].rstrip(":") for line in said.splitlines()) == died
     # Six workers, two at a time, each on the GPU of the one that it replaced.
     taken = [line.split() for line in log.read_text().splitlines()]
     assert len(taken) == len({worker for worker, _ in taken}) >= 5
