@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 # Where the scale and the zero of a row are loaded.
-GROUP_PER_TILE = tl.constexpr(0)  # once: every row of the program's tile is of one group
+GROUP_PER_TILE = tl.constexpr(0)  # once: every row of the program's tile is of one group, or of none
 GROUP_PER_WORD = tl.constexpr(1)  # once a packed row: its codes are of one group
 GROUP_PER_ROW = tl.constexpr(2)  # for each row: activation order, or groups that split a word
 
@@ -129,6 +129,14 @@ def _group_of(g_idx, row, rows_left, i, group_rows, ACT_ORDER: tl.constexpr):
 
 
 @triton.jit
+def _groupless(g_idx, row, rows_left, CODES: tl.constexpr):
+    """A bit for each row of a packed one: whether it names another group than the first, which is all."""
+    slot = tl.arange(0, CODES)
+    group = tl.load(g_idx + row + slot, mask=slot < rows_left, other=0)
+    return tl.sum(tl.where(group == 0, 0, 1 << slot))
+
+
+@triton.jit
 def gptq_kernel(
     out,  # [K, N] output dtype
     qweight,  # [ceil(K * BITS / 32), N] int32
@@ -187,6 +195,8 @@ def gptq_kernel(
             zero = _zeros_of(word, high, first, BITS, ZEROS, COLS, SIDE)
         if GROUP_PER == GROUP_PER_ROW:
             group = _group_of(g_idx, row, rows_left, 1, group_rows, ACT_ORDER)
+        elif ACT_ORDER:
+            groupless = _groupless(g_idx, row, rows_left, CODES)
         for i in tl.static_range(CODES):
             if GROUP_PER == GROUP_PER_ROW:
                 scale = ahead.to(tl.float32)
@@ -205,5 +215,14 @@ def gptq_kernel(
             # the scale does: https://github.com/vllm-project/vllm/pull/55532
             value = (_code(w0, w1, w2, i, BITS) - zero).to(tl.float32) * scale
             at = out + (row + i).to(tl.int64) * n_cols + first + col
-            inside = col < tl.where(i < rows_left, cols_left, 0)
+            here = i < rows_left
+            if ACT_ORDER and GROUP_PER != GROUP_PER_ROW:
+                here = here & ((groupless >> i) & 1 == 0)
+            inside = col < tl.where(here, cols_left, 0)
             tl.store(at, value.to(out.dtype.element_ty), mask=inside, eviction_policy="evict_first")
+        if ACT_ORDER and GROUP_PER != GROUP_PER_ROW:
+            if groupless != 0:
+                for slot in range(0, CODES):
+                    at = out + (row + slot).to(tl.int64) * n_cols + first + col
+                    inside = col < tl.where((groupless >> slot) & 1 == 0, 0, cols_left)
+                    tl.store(at, tl.full([COLS], float("nan"), out.dtype.element_ty), mask=inside)

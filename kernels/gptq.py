@@ -184,7 +184,7 @@ def launch(weight: GPTQWeight, dtype: torch.dtype) -> dict[str, int]:
     # 8 bit it has four, and small weights like more.
     n_rows, n_cols = weight.output_shape
     n_elements = n_rows * n_cols
-    if weight.g_idx is not None:
+    if weight.g_idx is not None and weight.n_groups > 1:
         one = dtype is torch.float32 or 2**22 < n_elements <= 2**24
         return {"packed_rows": 1, "cols": 64 * side_by_side(dtype), "num_warps": 1 if one else 2}
     cols = 128 if weight.bits < 4 or dtype is torch.float32 else 256
@@ -251,8 +251,10 @@ def dequantize(
             g_idx = None if weight.g_idx is None else weight.g_idx.contiguous()
             col_tiles, row_tiles = triton.cdiv(n_cols, cols), triton.cdiv(n_packed, packed_rows)
             group_per, grid = GROUP_PER_ROW, grid_of(col_tiles, row_tiles)
-            if g_idx is None and (weight.n_groups == 1 or weight.group_rows % codes == 0):
-                group_per = GROUP_PER_WORD
+            # One group over all rows is what many checkpoints in activation order have; what is left of
+            # g_idx then is which rows name it.
+            if weight.n_groups == 1 or (g_idx is None and weight.group_rows % codes == 0):
+                group_per = GROUP_PER_WORD if g_idx is None else GROUP_PER_ROW
                 tiles, rest = divmod(weight.group_rows, codes * packed_rows)
                 if weight.n_groups == 1:
                     tiles, rest = row_tiles, 0
