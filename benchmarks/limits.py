@@ -3,8 +3,8 @@
 They decode nothing. The words are loaded once, in order, each with the part of the other tensors (scales,
 zeros, tables) that is as far along; every output is stored once, made of the word that a decoder would make
 it of and at its place. So the pattern is the format's, and only the arithmetic and lookups are missing. In
-activation order, where each row of outputs has a group of its own, each loads its scales and zeros too. Of
-several launch parameters the fastest counts.
+activation order, where each row of outputs may be of any of several groups, each loads its scales and zeros
+too. Of several launch parameters the fastest counts.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def candidates(weights: Sequence[PackedWeight], outs: Sequence[torch.Tensor]) ->
     first = weights[0]
     make: Callable[[Any, torch.Tensor, Launch], Call] = _across
     launches = ACROSS
-    if isinstance(first, GPTQWeight) and first.g_idx is not None:
+    if isinstance(first, GPTQWeight) and first.g_idx is not None and first.n_groups > 1:
         make, launches = _scattered, SCATTERED
     elif isinstance(first, (GPTQWeight, SqueezeLLMWeight)):
         make, launches = _down, DOWN

@@ -118,13 +118,17 @@ class Judge:
             return verdict("VACUOUS", "no element was compared")
         ctx = context(self.fmt, weight, dtype, self.device, model)
         close = leeway(self.fmt.allowance, model, "kernel", self.device, got, want, dtype)
+        spec = compare("spec", got, want, dtype, steps, right(close))
+        with_spec = {vote.reference: vote for vote in oracle_votes if vote.exact and spec.exact}
         votes = (
             *(
-                compare(a.oracle, got, a.bits, dtype, steps, both(close, near[a.oracle]))
+                # What has the spec's bits, as the kernel has, has the kernel's.
+                with_spec.get(a.oracle)
+                or compare(a.oracle, got, a.bits, dtype, steps, both(close, near[a.oracle]))
                 for a in answers
                 if a.bits is not None
             ),
-            compare("spec", got, want, dtype, steps, right(close)),
+            spec,
         )
         found = self._count_votes(votes, oracle_votes, answers, got, want, ctx, verdict)
         return _with_reads(found if close is None else without_silent(found, close.silent), execution)

@@ -8,7 +8,7 @@ their names are then dotted (``nested.absmax``), here and in every error message
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -37,31 +37,30 @@ class PackedWeight:
 
     @property
     def device(self) -> torch.device:
-        return next(iter(named_tensors(self)))[1].device
+        return named_tensors(self)[0][1].device
 
 
 _names: dict[type, tuple[str, ...]] = {}
 
 
-def _field_names(kind: Any) -> tuple[str, ...]:
-    """Of a dataclass, in order."""
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Of a dataclass, in order; of another type, none."""
     if kind not in _names:
-        _names[kind] = tuple(field.name for field in dataclasses.fields(kind))
+        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+        _names[kind] = tuple(field.name for field in fields)
     return _names[kind]
 
 
-def _nested(value: object) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def named_tensors(weight: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield ``(dotted name, tensor)`` for every tensor of ``weight``, in field order."""
+def named_tensors(weight: Any, prefix: str = "") -> list[tuple[str, torch.Tensor]]:
+    """``(dotted name, tensor)`` of every tensor of ``weight``, in field order."""
+    found: list[tuple[str, torch.Tensor]] = []
     for name in _field_names(type(weight)):
         value = getattr(weight, name)
         if isinstance(value, torch.Tensor):
-            yield prefix + name, value
-        elif _nested(value):
-            yield from named_tensors(value, f"{prefix}{name}.")
+            found.append((prefix + name, value))
+        elif _field_names(type(value)):
+            found += named_tensors(value, f"{prefix}{name}.")
+    return found
 
 
 def map_tensors(weight: W, function: Callable[[str, torch.Tensor], torch.Tensor], prefix: str = "") -> W:
@@ -71,7 +70,7 @@ def map_tensors(weight: W, function: Callable[[str, torch.Tensor], torch.Tensor]
         value = getattr(weight, name)
         if isinstance(value, torch.Tensor):
             changes[name] = function(prefix + name, value)
-        elif _nested(value):
+        elif _field_names(type(value)):
             changes[name] = map_tensors(value, function, f"{prefix}{name}.")
     return dataclasses.replace(weight, **changes)
 
@@ -136,10 +135,9 @@ def expect_power_of_two(field: str, value: object) -> int:
 
 def expect_one_device(weight: PackedWeight) -> None:
     """Raise ``ValueError`` when the tensors of ``weight`` are on different devices."""
-    tensors = named_tensors(weight)
-    first_name, first = next(tensors)
+    (first_name, first), *others = named_tensors(weight)
     expected = first.device
-    for name, tensor in tensors:
+    for name, tensor in others:
         if tensor.device != expected:
             raise ValueError(
                 f"{name}: expected device {expected} (the device of {first_name}), found {tensor.device}"

@@ -180,17 +180,22 @@ def launch(weight: GPTQWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
     # Programs of one packed row, and of one warp, were fastest nearly throughout. In activation order every
     # row loads its own scales and zeros, for more columns at once; there two warps were, but for weights of
-    # about 4096 x 4096. At 2 and 3 bit a packed row has 16 and 32 rows of outputs: fewer columns then. At
-    # 8 bit it has four, and small weights like more.
+    # about 4096 x 4096. At 2 and 3 bit a packed row has 16 and 32 rows of outputs: fewer columns then. Small
+    # weights like more columns, each width at a size of its own.
     n_rows, n_cols = weight.output_shape
     n_elements = n_rows * n_cols
+    half = dtype is not torch.float32
     if weight.g_idx is not None and weight.n_groups > 1:
-        one = dtype is torch.float32 or 2**22 < n_elements <= 2**24
+        one = not half or 2**22 < n_elements <= 2**24
         return {"packed_rows": 1, "cols": 64 * side_by_side(dtype), "num_warps": 1 if one else 2}
-    cols = 128 if weight.bits < 4 or dtype is torch.float32 else 256
-    if weight.bits == 8 and dtype is not torch.float32 and n_elements <= 2**25:
+    cols, warps = 256 if half and weight.bits >= 4 else 128, 1
+    if half and weight.bits == 8 and n_elements <= 2**25:
         cols = 512
-    return {"packed_rows": 1, "cols": cols, "num_warps": 1}
+    elif (half and weight.bits == 4 and n_elements <= 2**22) or (
+        weight.bits == 2 and 2**22 < n_elements <= 2**24
+    ):
+        cols, warps = 512, 2
+    return {"packed_rows": 1, "cols": cols, "num_warps": warps}
 
 
 def dequantize(
@@ -227,8 +232,8 @@ def dequantize(
 
     Use a fused kernel (Marlin, ExLlama, GPTQModel's own) where the weight is multiplied at
     once: a standalone dequantize writes and re-reads the whole weight in ``dtype``, at 4 bit
-    four times the packed bytes. In activation order each row reads its own scales and zeros;
-    sort the rows by group once, if the same weight is decoded often.
+    four times the packed bytes. In activation order each row reads its own scales and zeros, where there
+    are several groups; sort the rows by group once, if the same weight is decoded often.
     """
     if not isinstance(weight, GPTQWeight):
         raise TypeError(f"weight: expected GPTQWeight, found {type(weight).__name__}")

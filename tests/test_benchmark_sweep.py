@@ -62,6 +62,8 @@ def test_every_configuration_is_one_that_the_kernel_takes(variant, dtype):
 
 # Where the defaults change with the size of the output: the sizes beside each border.
 BORDERS = {
+    "gptq/2bit": [((4096, 1024), (4224, 1024)), ((4096, 4096), (4224, 4096))],
+    "gptq/4bit": [((4096, 1024), (4224, 1024))],
     "gptq/4bit-act-order": [((4096, 1024), (4224, 1024)), ((4096, 4096), (4224, 4096))],
     "gptq/8bit": [((8192, 4096), (8320, 4096))],
     "squeezellm/3bit": [((8192, 4096), (8320, 4096))],
@@ -71,15 +73,26 @@ BORDERS = {
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
 def test_defaults_depend_on_the_kind_of_weight_and_of_some_on_its_size(variant):
     def found(size):
-        return defaults(dataclasses.replace(tiny(variant), rows=size[0], cols=size[1]))
+        case = dataclasses.replace(tiny(variant), rows=size[0], cols=size[1], group=variant.groups[0])
+        return defaults(case)
 
     borders = BORDERS.get(variant.label, [])
-    same = [(64, 512), *itertools.chain(*borders), (16384, 16384)]
+    same = [(128, 512), *itertools.chain(*borders), (16384, 16384)]
     for below, above in zip(same[::2], same[1::2], strict=True):
         assert found(below) == found(above), (below, above)
     for below, above in borders:
         assert found(below) != found(above)
         assert set(found(below)) == set(found(above))
+
+
+def test_one_group_has_the_defaults_of_groups_that_follow_one_another():
+    order, plain = (find_variants([f"gptq/{name}"])[0] for name in ("4bit-act-order", "4bit"))
+    for size in ((4096, 1024), (4096, 4096), (16384, 16384)):
+        one, other = (
+            defaults(dataclasses.replace(tiny(variant), rows=size[0], cols=size[1]))
+            for variant in (order, plain)
+        )
+        assert one == other
 
 
 def test_nearest_to_the_defaults_first():

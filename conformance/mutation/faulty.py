@@ -22,7 +22,7 @@ def faulty_kernel(fmt: Format, fault: Fault | None) -> Kernel:
     """A kernel with the fault, right where the fault does not apply; without one, a right kernel."""
 
     def kernel(weight: Any, *, dtype: torch.dtype, out: torch.Tensor | None = None) -> torch.Tensor:
-        device = next(tensor for _, tensor in named_tensors(weight)).device
+        device = named_tensors(weight)[0][1].device
         dense = _dense(weight)
         model = fmt.unpack(dense)
         bits = None if fault is None else fault.decode(Context(dense, model, dtype))
