@@ -188,12 +188,12 @@ def launch(weight: GPTQWeight, dtype: torch.dtype) -> dict[str, int]:
     if weight.g_idx is not None and weight.n_groups > 1:
         one = not half or 2**22 < n_elements <= 2**24
         return {"packed_rows": 1, "cols": 64 * side_by_side(dtype), "num_warps": 1 if one else 2}
-    cols, warps = 256 if half and weight.bits >= 4 else 128, 1
-    if half and weight.bits == 8 and n_elements <= 2**25:
+    if not half:
+        return {"packed_rows": 1, "cols": 128, "num_warps": 1}
+    cols, warps = 128 if weight.bits < 4 else 256, 1
+    if weight.bits == 8 and n_elements <= 2**25:
         cols = 512
-    elif (half and weight.bits == 4 and n_elements <= 2**22) or (
-        weight.bits == 2 and 2**22 < n_elements <= 2**24
-    ):
+    elif (weight.bits == 4 and n_elements <= 2**22) or (weight.bits == 2 and 2**22 < n_elements <= 2**24):
         cols, warps = 512, 2
     return {"packed_rows": 1, "cols": cols, "num_warps": warps}
 

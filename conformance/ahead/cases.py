@@ -54,17 +54,26 @@ CASES: dict[str, Sizes] = {
     "gptq": Sizes(
         (
             "K=512,N=1024,g=128",
+            "K=4224,N=1024,g=128",  # of this size with fewer columns
             "K=512,N=1024,g=128,act=perm(1)",
             "K=4224,N=1024,g=128,act=perm(1)",  # of this size it runs with other warps
+            "K=512,N=1024,g=-1,act=perm(1)",
             "K=512,N=1024,g=8,zeros=v1-nowrap",
             "K=512,N=1024,g=20,zeros=v2",
             "K=512,N=1024,g=128,bits=2",
+            "K=4224,N=1024,g=128,bits=2",  # of this size with more columns
             "K=512,N=1024,g=128,bits=3",
             "K=512,N=1024,g=128,bits=3,act=perm(1)",
             "K=512,N=1024,g=128,bits=8",
             "K=8320,N=4096,g=128,bits=8",  # of this size with fewer columns
         ),
-        ("K=33,N=17,g=16", "K=33,N=17,g=16,act=perm(1)", "K=32,N=32,g=8,bits=3", "K=9,N=31,bits=8"),
+        (
+            "K=33,N=17,g=16",
+            "K=33,N=17,g=16,act=perm(1)",
+            "K=33,N=17,g=-1,act=perm(1)",
+            "K=32,N=32,g=8,bits=3",
+            "K=9,N=31,bits=8",
+        ),
     ),
     "awq_cols": Sizes(("K=512,N=1024,g=128", "K=512,N=1024,g=128,sdtype=bf16"), ("K=33,N=40,g=11",)),
     "awq_rows": Sizes(("K=1024,N=256,g=128", "K=1024,N=256,g=32"), ("K=136,N=3,g=-1", "K=264,N=3,g=132")),

@@ -89,7 +89,14 @@ def _gptq(rows: int, cols: int) -> list[Any]:
             "v2",
         )
 
-    return [one(4, 32, False), one(4, 32, True), one(3, 32, False), one(8, 64, False), one(2, 8, False)]
+    return [
+        one(4, 32, False),
+        one(4, 32, True),
+        one(4, rows, True),
+        one(3, 32, False),
+        one(8, 64, False),
+        one(2, 8, False),
+    ]
 
 
 def _awq_cols(rows: int, cols: int) -> list[Any]:

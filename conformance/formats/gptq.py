@@ -242,6 +242,9 @@ FORMATS = (
             # Several tiles of columns; the last lane has five of eight zeros.
             "bits=8,g=16,K=16,N=133",
             "bits=2,g=16,K=33,N=16,act=perm(1)",
+            # An order of rows of one group.
+            "g=-1,K=41,N=33,act=perm(1)",
+            "bits=3,g=-1,K=64,N=64,act=perm(1)",
         ),
         large=(
             "g=40,K=424,N=24,zeros=v2",
