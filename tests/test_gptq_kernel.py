@@ -198,19 +198,19 @@ def test_a_row_of_no_group_is_nan_and_the_others_are_right(group: int):
     assert same_bits(got, want)
 
 
-@pytest.mark.parametrize("packed_rows", [1, 2])
+@pytest.mark.parametrize(("packed_rows", "group"), [(1, -1), (2, 1), (1, 2**31 - 1)])
+# Row 31 is the sign bit of a packed row's mask at 3 bit; whole packed rows.
+@pytest.mark.parametrize("rows", [[31, 40], list(range(32, 64))], ids=["two", "packed"])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@pytest.mark.parametrize("group", [-1, 1, 2**31 - 1])
-def test_so_it_is_where_all_others_are_of_one_group(bits: int, group: int, packed_rows: int):
-    weight = make(bits, rows=96, group_size=-1)
+def test_so_it_is_where_all_others_are_of_one_group(bits: int, rows: list[int], packed_rows: int, group: int):
+    weight = make(bits, rows=96, cols=96, group_size=-1)
     g_idx = torch.zeros(96, dtype=torch.int32)
     want = decode(dataclasses.replace(weight, g_idx=g_idx))
     assert same_bits(want, decode(weight))
-    # The last row of a packed one has the sign bit of the mask at 3 bit.
-    g_idx[31], g_idx[40] = group, group
+    g_idx[rows] = group
     got = decode(dataclasses.replace(weight, g_idx=g_idx), packed_rows=packed_rows)
-    assert bool(got[[31, 40]].isnan().all())
-    want[[31, 40]] = got[[31, 40]]
+    assert bool(got[rows].isnan().all())
+    want[rows] = got[rows]
     assert same_bits(got, want)
 
 
