@@ -137,9 +137,9 @@ class Harness:
         ids = []
         for fault in self.known_faults:
             device = self.runtime.device
-            if fault.oracle != oracle.name or not fault.covers(case, want.shape, device, facts):
+            if fault.oracle != oracle.name or self.in_force(fault, oracle) is not None:
                 continue
-            if self.in_force(fault, oracle) is not None:
+            if not fault.covers(case, want.shape, device, facts):
                 continue
             rest = unexplained & ~np.asarray(fault.explains(got, want, dtype))
             if (rest != unexplained).any():

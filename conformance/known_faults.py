@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from simpleeval import simple_eval
+from simpleeval import SimpleEval, simple_eval
 
 from conformance.bits import to_float
 from conformance.case import Case
@@ -78,9 +78,9 @@ class KnownFault:
         """None when the entry is in force on this machine, else the reason why not."""
         if version is None:
             return f"{self.package} is not installed"
-        if version not in SpecifierSet(self.versions, prereleases=True):
+        if not _among(version, self.versions):
             return f"{self.package} {version} is outside {self.versions}"
-        if not simple_eval(self.where, names=machine_names(device)):
+        if not _true_of_machine(self.where, device):
             return f"not on this machine ({self.where})"
         if today > self.expires:
             return f"expired on {self.expires}: verify it again and extend or remove it"
@@ -97,7 +97,7 @@ class KnownFault:
         if case.format not in self.formats:
             return False
         names = {**case_names(case, shape), **machine_names(device), **(facts or {})}
-        return bool(simple_eval(self.condition, names=names))
+        return bool(SimpleEval(names=names).eval(self.condition, _parsed(self.condition)))
 
     def explains(self, got: np.ndarray | None, want: np.ndarray, dtype: torch.dtype) -> np.ndarray | bool:
         """Which elements the signature allows to be wrong in the way they are: a mask, or a bool
@@ -115,6 +115,20 @@ class KnownFault:
             least, size = torch.finfo(torch.float32).smallest_normal, np.abs(w)
             return (g == 0) & ((size < least) | ((size == least) & (dtype is torch.bfloat16)))
         return False
+
+
+# A fault that every case of a format shows is asked for with every case.
+_parsed = functools.cache(SimpleEval.parse)
+
+
+@functools.cache
+def _among(version: str, versions: str) -> bool:
+    return version in SpecifierSet(versions, prereleases=True)
+
+
+@functools.cache
+def _true_of_machine(where: str, device: torch.device) -> bool:
+    return bool(simple_eval(where, names=machine_names(device)))
 
 
 def _cpu_flags() -> frozenset[str]:
