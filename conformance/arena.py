@@ -42,6 +42,12 @@ class Section:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
+    @functools.cached_property
+    def _kind(self) -> tuple[str, tuple[int, ...]]:
+        """Of the elements as unsigned integers: NumPy's name, and strides in bytes."""
+        item = self.dtype.itemsize
+        return f"u{item}", tuple(stride * item for stride in self.strides)
+
     def element_offsets(self) -> np.ndarray:
         """Byte offset of each element within the section: int64 [numel]."""
         offsets = np.zeros((1,), np.int64)
@@ -51,9 +57,8 @@ class Section:
 
     def bits(self, memory: np.ndarray) -> np.ndarray:
         """The elements within an arena's bytes, as unsigned integers: a view."""
-        item = self.dtype.itemsize
-        strides = tuple(stride * item for stride in self.strides)
-        return np.ndarray(self.shape, f"u{item}", memory.data, self.offset, strides)
+        kind, strides = self._kind
+        return np.ndarray(self.shape, kind, memory.data, self.offset, strides)
 
 
 def _strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:

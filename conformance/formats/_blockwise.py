@@ -114,6 +114,13 @@ def dynamic_map() -> torch.Tensor:
     return torch.from_numpy(np.concatenate([-positive[::-1], positive]).astype(np.float32))
 
 
+@functools.cache
+def _offset(negative: bool) -> torch.Tensor:
+    """What is added to a nested absmax: float32 []."""
+    offset = scale_values(Pattern("ordinary", 1), 1).reshape(())
+    return -offset if negative else offset
+
+
 def words(case: Case, weight_type: type[BlockwiseWeight], own: torch.Tensor) -> BlockwiseWeight:
     """Packed weight of random bytes and scales of the case's profile."""
     shape, blocksize = case["shape"], case["blocksize"]
@@ -131,9 +138,7 @@ def words(case: Case, weight_type: type[BlockwiseWeight], own: torch.Tensor) -> 
     if case["absmax"] == "nested":
         n_groups = -(-n_blocks // 256)
         absmax = torch.from_numpy(raw_bytes(f"absmax/{case['scales']}", n_blocks))
-        offset = scale_values(Pattern("ordinary", 1), 1).reshape(())
-        if (case["words"].number or 0) % 2:
-            offset = -offset
+        offset = _offset((case["words"].number or 0) % 2 == 1)
         nested = NestedAbsmax(dynamic_map(), scale_values(case["scales"], n_groups), offset)
     else:
         absmax = scale_values(case["scales"], n_blocks)
