@@ -62,7 +62,10 @@ def parser() -> argparse.ArgumentParser:
     other.add_argument("--roofline", type=Path, metavar="JSON", help="draw the figures of a run")
     other.add_argument("--show", type=Path, metavar="JSON", help="print the tables of a run")
     other.add_argument(
-        "--output", type=Path, metavar="FILE", help="page of --docs, or picture of --roofline (png, svg, pdf)"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="page of --docs (there, with the markers), or picture of --roofline (png, svg, pdf)",
     )
     return top
 

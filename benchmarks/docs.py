@@ -98,7 +98,8 @@ def _against_peers(results: Results, ours: Sequence[Measurement]) -> list[str]:
         row = (_name(entry), entry.case.dtype, size, entry.by, _cell(entry), _cell(mine), faster, bits)
         body.append(row)
     head = ("format", "output", "size", "by", "of copy", "this repository", "times faster", "bits")
-    return ["### Others", "", *_table(head, body), ""]
+    note = "Times faster is a ratio of seconds; each fraction is of a copy measured beside it."
+    return ["### Others", "", note, "", *_table(head, body), ""]
 
 
 def _against_limits(results: Results, ours: Sequence[Measurement]) -> list[str]:
@@ -120,7 +121,8 @@ def _against_limits(results: Results, ours: Sequence[Measurement]) -> list[str]:
             head = ("format", *(f"{size[0]}x{size[1]}" for size in sizes))
             body = ((name, *(found.get(size, "") for size in sizes)) for name, found in rows.items())
             lines += [f"### Loads and stores alone, fraction of copy, {dtype}", ""]
-            lines += ["In brackets this repository's speed as a share of it.", "", *_table(head, body), ""]
+            note = "In brackets this repository's speed as a share of it, a ratio of seconds."
+            lines += [note, "", *_table(head, body), ""]
     return lines
 
 
@@ -180,6 +182,10 @@ def write(results: Results, page: Path) -> None:
     """
     try:
         text = page.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"output: expected a page with the markers {BEGIN} and {END}, found no file {str(page)!r}"
+        ) from error
     except OSError as error:
         raise UsageError(
             f"output: expected a page to write into, found {type(error).__name__}: {error}"

@@ -138,6 +138,8 @@ def read(path: Path) -> Results:
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise UsageError(f"results: expected schema {SCHEMA}, found {schema!r} in {str(path)!r}")
+    if "swept" in content:
+        raise UsageError(f"results: expected those of python -m benchmarks, found a sweep in {str(path)!r}")
     try:
         return Results(
             content["machine"],

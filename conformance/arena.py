@@ -193,11 +193,15 @@ class Arena:
         first = section.offset // section.dtype.itemsize
         return self.buffer.view(section.dtype).as_strided(section.shape, section.strides, first)
 
-    def changes(self, now: np.ndarray | None = None) -> tuple[list[str], list[str]]:
+    def changes(
+        self, now: np.ndarray | None = None, before: np.ndarray | None = None
+    ) -> tuple[list[str], list[str]]:
         """What was written since: ``(inputs, fences)``, a sentence for each place. ``now`` is what
-        it holds, and perhaps arenas behind it, as :meth:`Memory.read` gives it."""
+        it holds, and perhaps arenas behind it, as :meth:`Memory.read` gives it; ``before`` what it
+        should, the snapshot unless given."""
         now = self.memory.read(self, self) if now is None else now
-        before = self.memory.snapshot[self.start : self.start + now.size]
+        if before is None:
+            before = self.memory.snapshot[self.start : self.start + now.size]
         if alike(now, before):
             return [], []
         changed = np.flatnonzero(now != before)
@@ -281,11 +285,12 @@ class OutputArena(Arena):
         section = self.sections["out"]
         section.bits(expected[self.start :])[...] = section.bits(now[self.start :])
 
-    def stray_writes(self, now: np.ndarray | None = None) -> list[str]:
+    def stray_writes(self, now: np.ndarray | None = None, expected: np.ndarray | None = None) -> list[str]:
         """What was written beside the output since; ``now`` as for :meth:`changes`, whose arenas behind
-        this one nothing may write."""
+        this one nothing may write; ``expected`` what that should be, with the output as it is now."""
         now = self.memory.read(self, self) if now is None else now
-        section = self.sections["out"]
-        expected = self.memory.snapshot[self.start : self.start + now.size].copy()
-        section.bits(expected)[...] = section.bits(now)
-        return [] if alike(expected, now) else self.changes(now)[1]
+        if expected is None:
+            section = self.sections["out"]
+            expected = self.memory.snapshot[self.start : self.start + now.size].copy()
+            section.bits(expected)[...] = section.bits(now)
+        return self.changes(now, expected)[1]

@@ -225,9 +225,9 @@ def _execute(
             others = outputs[:number] if output is not None else outputs
             stray += _touched([other for other in others if other is not None], expected, now)
             if output is not None:
-                stray += output.stray_writes(now[output.start : inputs.start])
-                end = output.start + output.size
-                expected[output.start : end] = now[output.start : end]
+                beside = slice(output.start, inputs.start)
+                stray += output.stray_writes(now[beside], expected[beside])
+            expected[: inputs.start] = now[: inputs.start]  # each change is said once
             changed, fences = inputs.changes(now[inputs.start :])
             mutated = mutated or changed
             stray += fences
@@ -239,14 +239,18 @@ def _execute(
         # Of the memory that was handed out: the tensor object may have been pointed elsewhere.
         bits = to_bits(found).copy() if output is None else output.written(now[output.start :])
         runs.append(_Run(bits, found, output))
+        first = runs[0]
+        if number and first.output is None and (to_bits(first.result) != first.bits).any():
+            return Execution(
+                contract="expected a tensor of its own, found one that a later call overwrote",
+                stray=tuple(dict.fromkeys(stray)),
+                mutated=tuple(mutated),
+            )
     if identity(embedded) != before:
         mutated.append("the weight's tensors were replaced by others")
-    first = runs[0]
-    if first.output is None and (to_bits(first.result) != first.bits).any():
-        return Execution(contract="expected a tensor of its own, found one that the next call overwrote")
     unwritten = _unwritten(runs)
     return Execution(
-        bits=first.bits,
+        bits=runs[0].bits,
         stray=tuple(dict.fromkeys(stray)),
         mutated=tuple(mutated),
         strayed=tuple(dict.fromkeys(strayed)),

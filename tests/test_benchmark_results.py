@@ -93,6 +93,8 @@ TABLES = """Test Device, torch 2.11, Triton 3.6.0, 2026-01-31. The fastest copy 
 
 ### Others
 
+Times faster is a ratio of seconds; each fraction is of a copy measured beside it.
+
 | format | output | size | by | of copy | this repository | times faster | bits |
 |---|---|---|---|---|---|---|---|
 | nf4, plain | fp16 | 8192x8192 | bitsandbytes | 0.48 | 0.95 | 2.00 | same |

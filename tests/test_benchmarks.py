@@ -64,6 +64,14 @@ def test_selection():
         (["--seconds", "0"], "seconds: expected more than 0, found 0"),
         (["--kernel", "nf4"], "kernel: expected FORMAT=MODULE:FUNCTION, found 'nf4'"),
         (["--docs", "none.json"], "results: expected a JSON file, found FileNotFoundError"),
+        (
+            ["--docs", "benchmarks/results/h200.json", "--output", "none.md"],
+            "output: expected a page with the markers <!-- measured",
+        ),
+        (
+            ["--show", "benchmarks/results/h200-sweep-fp16.json"],
+            "results: expected those of python -m benchmarks, found a sweep in",
+        ),
     ],
 )
 def test_wrong_use_is_one_sentence_and_status_2(arguments, sentence, capsys):

@@ -1,10 +1,12 @@
 """Kernels that are wrong in how they use memory or answer, and would pass a comparison of values."""
 
+import ctypes
 import dataclasses
 
 import pytest
 import torch
 
+from conformance.arena import GUARD
 from conformance.harness import Harness
 from conformance.known_faults import BUILTIN, load
 from conformance.registry import Kernel, formats
@@ -109,6 +111,28 @@ def spoils_inputs_for_a_while(weight, *, dtype, out=None, kept=[]):  # noqa: B00
     return result if out is None else out.copy_(result)
 
 
+def spoils_its_result_for_a_while():
+    """The second call changes what the first one returned, the third one changes it back."""
+    kept = []
+
+    def kernel(weight, *, dtype, out=None):
+        result = right(weight, dtype)
+        if kept:
+            kept[0].view(torch.int16)[0, 0] ^= 1
+        kept.append(result)
+        return result if out is None else out.copy_(result)
+
+    return kernel
+
+
+def writes_ahead(weight, *, dtype, out=None):
+    """The first call writes where a later one's output ends, with the fence behind it."""
+    if out is None:
+        ctypes.memset(weight.codes.data_ptr() - GUARD - 100, 7, 1)
+    result = right(weight, dtype)
+    return result if out is None else out.copy_(result)
+
+
 @pytest.mark.parametrize(
     ("function", "fields", "kinds"),
     [
@@ -124,9 +148,23 @@ def spoils_inputs_for_a_while(weight, *, dtype, out=None, kept=[]):  # noqa: B00
         (spoils_the_last(lambda out: out), "", ("OOB_WRITE",)),
         (spoils_the_last(fence_of), "", ("OOB_WRITE",)),
         (spoils_inputs_for_a_while, "", ("INPUT_MUTATED",)),
+        (spoils_its_result_for_a_while(), "dest=new", ("MISMATCH",)),
+        (writes_ahead, "dest=new", ("OOB_WRITE",)),
     ],
 )
 def test_caught(function, fields, kinds):
+    verdict = judged(function, fields)
+    assert verdict.kind in kinds, verdict
+    assert dataclasses.replace(verdict).failed
+
+
+def test_a_stray_byte_is_counted_once():
+    summary = judged(writes_ahead, "dest=new").summary
+    assert summary.count("1 bytes") == 1, summary
+    assert ";" not in summary
+
+
+def judged(function, fields):
     harness = Harness(
         runtime=Runtime(torch.device("cpu"), True),
         formats={"llm_int8": FMT},
@@ -135,9 +173,7 @@ def test_caught(function, fields, kinds):
         oracles=frozenset(),
     )
     case = FMT.parse(",".join(filter(None, ("shape=3x17", fields))))
-    verdict = harness.judge(case).verdict
-    assert verdict.kind in kinds, verdict
-    assert dataclasses.replace(verdict).failed
+    return harness.judge(case).verdict
 
 
 class _Skipping(torch.Tensor):
