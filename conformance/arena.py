@@ -281,16 +281,15 @@ class OutputArena(Arena):
         return self.sections["out"].bits(now).copy()
 
     def allow(self, expected: np.ndarray, now: np.ndarray) -> None:
-        """Take the output's elements at a look over into what the whole memory is expected to hold."""
+        """Take the output's elements over from a look into what is expected; both begin with this arena."""
         section = self.sections["out"]
-        section.bits(expected[self.start :])[...] = section.bits(now[self.start :])
+        section.bits(expected)[...] = section.bits(now)
 
     def stray_writes(self, now: np.ndarray | None = None, expected: np.ndarray | None = None) -> list[str]:
         """What was written beside the output since; ``now`` as for :meth:`changes`, whose arenas behind
         this one nothing may write; ``expected`` what that should be, with the output as it is now."""
         now = self.memory.read(self, self) if now is None else now
         if expected is None:
-            section = self.sections["out"]
             expected = self.memory.snapshot[self.start : self.start + now.size].copy()
-            section.bits(expected)[...] = section.bits(now)
+            self.allow(expected, now)
         return self.changes(now, expected)[1]

@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning"),
 ]
 CPU = torch.device("cpu")
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 @pytest.fixture(autouse=True)
@@ -65,11 +66,11 @@ def test_selection():
         (["--kernel", "nf4"], "kernel: expected FORMAT=MODULE:FUNCTION, found 'nf4'"),
         (["--docs", "none.json"], "results: expected a JSON file, found FileNotFoundError"),
         (
-            ["--docs", "benchmarks/results/h200.json", "--output", "none.md"],
+            ["--docs", str(RESULTS / "h200.json"), "--output", "none.md"],
             "output: expected a page with the markers <!-- measured",
         ),
         (
-            ["--show", "benchmarks/results/h200-sweep-fp16.json"],
+            ["--show", str(RESULTS / "h200-sweep-fp16.json")],
             "results: expected those of python -m benchmarks, found a sweep in",
         ),
     ],
