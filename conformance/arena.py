@@ -12,11 +12,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from conformance.waiting import wait
 
 GUARD = 32 * 1024
 ALIGN = 256
@@ -27,7 +29,10 @@ PADDING = 3
 # Bytes up to which the host's side of a copy is page-locked: several times faster, but kept by torch.
 PINNED = 4 * 1024 * 1024
 
-# By size: NumPy has no bfloat16 and no float8.
+# NumPy has no bfloat16 and no float8: by size.
+_IN_NUMPY = frozenset(
+    (torch.float32, torch.float16, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+)
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -43,10 +48,10 @@ class Section:
     strides: tuple[int, ...]
 
     @functools.cached_property
-    def _kind(self) -> tuple[str, tuple[int, ...]]:
-        """Of the elements as unsigned integers: NumPy's name, and strides in bytes."""
+    def _kind(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Of the elements as unsigned integers: NumPy's dtype, and strides in bytes."""
         item = self.dtype.itemsize
-        return f"u{item}", tuple(stride * item for stride in self.strides)
+        return np.dtype(f"u{item}"), tuple(stride * item for stride in self.strides)
 
     def element_offsets(self) -> np.ndarray:
         """Byte offset of each element within the section: int64 [numel]."""
@@ -58,7 +63,7 @@ class Section:
     def bits(self, memory: np.ndarray) -> np.ndarray:
         """The elements within an arena's bytes, as unsigned integers: a view."""
         kind, strides = self._kind
-        return np.ndarray(self.shape, kind, memory.data, self.offset, strides)
+        return np.ndarray(self.shape, kind, memory, self.offset, strides)
 
 
 def _strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
@@ -95,16 +100,17 @@ def _plan(
 
 
 class Memory:
-    """Arenas side by side in one buffer on ``device``, so that each look at several is one copy.
+    """Arenas side by side in one buffer on ``device``, so that each look at several is one copy. The guard
+    zone between two of them is the end of the one and the beginning of the other.
 
     Attributes:
         buffer: uint8, on the device.
-        snapshot: what the buffer held at first, on the host.
+        snapshot: what the buffer held at first, on the host; who owns the memory may keep it up to date.
     """
 
     def __init__(self, arenas: Sequence[Arena], device: torch.device) -> None:
         """Fill the buffer as the arenas say, and tell them where they lie."""
-        size = sum(arena.size for arena in arenas)
+        size = sum(arena.size - GUARD for arena in arenas) + GUARD
         host = _on_host(size, device)
         self.snapshot = host.numpy()
         self.snapshot.fill(POISON)
@@ -112,21 +118,26 @@ class Memory:
         for arena in arenas:
             arena.memory, arena.start = self, start
             arena.fill()
-            start += arena.size
+            start += arena.size - GUARD
         # NumPy's copy takes one thread, where torch's takes all for what is 10 us of work.
         on_cpu = device.type == "cpu"
-        self.buffer = torch.from_numpy(self.snapshot.copy()) if on_cpu else host.to(device)
+        self.buffer = torch.from_numpy(self.snapshot.copy()) if on_cpu else host.to(device, non_blocking=True)
         for arena in arenas:
             part = self.buffer[arena.start : arena.start + arena.size]
             # A storage of its own: torch.compile, for one, asks what shares a storage with an output.
             arena.buffer = from_dlpack(to_dlpack(part))
+        # Arrived before anything may be launched, on whichever stream, or the snapshot be changed.
+        wait(self.buffer.device)
 
-    def read(self, first: Arena, last: Arena) -> np.ndarray:
-        """What two arenas and those between them hold now: uint8, a copy on a GPU and else the memory."""
-        held = self.buffer[first.start : last.start + last.size]
-        if held.device.type == "cpu":
-            return held.numpy()
-        return _on_host(held.numel(), held.device).copy_(held).numpy()
+    def read(self) -> np.ndarray:
+        """What it holds now: uint8, the memory itself on the CPU; on a GPU a copy, until the next look."""
+        if self.buffer.device.type == "cpu":
+            return self.buffer.numpy()
+        return self._seen.copy_(self.buffer).numpy()
+
+    @functools.cached_property
+    def _seen(self) -> torch.Tensor:
+        return _on_host(self.buffer.numel(), self.buffer.device)
 
 
 def alike(a: np.ndarray, b: np.ndarray) -> bool:
@@ -170,6 +181,7 @@ class Arena:
         device: torch.device | None,
     ) -> None:
         self.sections, self.size = _plan(kinds, layout)
+        self._typed: dict[torch.dtype, torch.Tensor] = {}
         if device is not None:
             Memory([self], device)
 
@@ -184,14 +196,20 @@ class Arena:
         for name, tensor in self._tensors.items():
             section = self.sections[name]
             item = section.dtype.itemsize
-            elements = tensor.detach().cpu().view(_INTEGERS[item]).numpy()
+            held = tensor.detach()
+            elements = (held if section.dtype in _IN_NUMPY else held.view(_INTEGERS[item])).numpy()
             section.bits(snapshot)[...] = elements.view(f"u{item}")
 
     def view(self, name: str) -> torch.Tensor:
         """The tensor as embedded: a view into the buffer."""
         section = self.sections[name]
         first = section.offset // section.dtype.itemsize
-        return self.buffer.view(section.dtype).as_strided(section.shape, section.strides, first)
+        if section.dtype not in self._typed:
+            self._typed[section.dtype] = self.buffer.view(section.dtype)
+        return self._typed[section.dtype].as_strided(section.shape, section.strides, first)
+
+    def _now(self) -> np.ndarray:
+        return self.memory.read()[self.start : self.start + self.size]
 
     def changes(
         self, now: np.ndarray | None = None, before: np.ndarray | None = None
@@ -199,7 +217,7 @@ class Arena:
         """What was written since: ``(inputs, fences)``, a sentence for each place. ``now`` is what
         it holds, and perhaps arenas behind it, as :meth:`Memory.read` gives it; ``before`` what it
         should, the snapshot unless given."""
-        now = self.memory.read(self, self) if now is None else now
+        now = self._now() if now is None else now
         if before is None:
             before = self.memory.snapshot[self.start : self.start + now.size]
         if alike(now, before):
@@ -275,20 +293,18 @@ class OutputArena(Arena):
         """The output to hand out."""
         return self.view("out")
 
-    def written(self, now: np.ndarray) -> np.ndarray:
-        """Bits of what was in the output's memory at a look, whatever became of the tensor that was
-        handed out; a copy."""
-        return self.sections["out"].bits(now).copy()
-
-    def allow(self, expected: np.ndarray, now: np.ndarray) -> None:
-        """Take the output's elements over from a look into what is expected; both begin with this arena."""
+    def allow(self, expected: np.ndarray, now: np.ndarray) -> np.ndarray:
+        """Take the output's elements over from a look into what is expected; both begin with this arena.
+        Returns a copy of their bits, whatever became of the tensor that was handed out."""
         section = self.sections["out"]
-        section.bits(expected)[...] = section.bits(now)
+        written = section.bits(now).copy()
+        section.bits(expected)[...] = written
+        return written
 
     def stray_writes(self, now: np.ndarray | None = None, expected: np.ndarray | None = None) -> list[str]:
         """What was written beside the output since; ``now`` as for :meth:`changes`, whose arenas behind
         this one nothing may write; ``expected`` what that should be, with the output as it is now."""
-        now = self.memory.read(self, self) if now is None else now
+        now = self._now() if now is None else now
         if expected is None:
             expected = self.memory.snapshot[self.start : self.start + now.size].copy()
             self.allow(expected, now)

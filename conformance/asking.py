@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from conformance import device_loss
-from conformance.bits import to_bits
+from conformance.bits import same, to_bits
 from conformance.execute import one_line
 from conformance.judge import Answer
+from conformance.waiting import wait
 from kernels._packed import PackedWeight, describe, map_tensors
 from oracles.base import Declined, Oracle
 
@@ -15,17 +17,17 @@ from oracles.base import Declined, Oracle
 def own_copy(weight: PackedWeight, device: torch.device) -> PackedWeight:
     """The tensors (CPU) anew on ``device``, where no kernel saw them."""
     found = map_tensors(weight, lambda _, tensor: tensor.to(device, copy=True, non_blocking=True))
-    if device.type == "cuda":
-        # Once for all of them: upstream code may launch on a stream of its own.
-        torch.cuda.synchronize(device)
+    # Once for all of them: upstream code may launch on a stream of its own.
+    wait(device)
     return found
 
 
 def answer_of(
-    oracle: Oracle, copy: PackedWeight, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device
+    oracle: Oracle, copy: PackedWeight, dtype: torch.dtype, want: np.ndarray, device: torch.device
 ) -> Answer:
-    """What ``oracle`` says of a weight of its own; an output that is not ``dtype`` of ``shape`` has a breach
-    in place of bits. What it raises is a note: it loses its vote, visibly."""
+    """What ``oracle`` says of a weight of its own. ``want`` is the exact model's bits: an output that is not
+    ``dtype`` of their shape has a breach in place of bits. What it raises is a note: it loses its vote,
+    visibly."""
     try:
         assert oracle.dequantize is not None
         result = oracle.dequantize(copy, dtype)
@@ -34,7 +36,8 @@ def answer_of(
     except Exception as error:  # upstream may raise anything
         lost = device_loss.why_lost(device)
         return Answer(oracle.name, note=f"raised {one_line(error)}", lost=lost)
-    if tuple(result.shape) == shape and result.dtype == dtype:
-        return Answer(oracle.name, to_bits(result))
-    found, expected = f"{describe(result.dtype)} {list(result.shape)}", f"{describe(dtype)} {list(shape)}"
-    return Answer(oracle.name, breach=f"returned {found} instead of {expected}")
+    if tuple(result.shape) == want.shape and result.dtype == dtype:
+        bits = to_bits(result)
+        return Answer(oracle.name, bits, exact=bool(same(bits, want, dtype).all()))
+    found = f"{describe(result.dtype)} {list(result.shape)}"
+    return Answer(oracle.name, breach=f"returned {found} instead of {describe(dtype)} {list(want.shape)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from conformance import device_loss
-from conformance.arena import Arena, Memory, OutputArena, alike
+from conformance.arena import GUARD, Arena, Memory, OutputArena, alike
 from conformance.bits import same, to_bits
 from conformance.reads import watched
 from conformance.registry import NO_REMARKS, Kernel, Remarks
 from conformance.staying import staying
 from conformance.verdict import Cause
+from conformance.waiting import wait
 from kernels import Unsupported
 from kernels._packed import PackedWeight, describe, map_tensors, named_tensors
 
@@ -115,9 +116,9 @@ def contract_breach(
     return None
 
 
-def identity(weight: PackedWeight) -> list[tuple[Any, ...]]:
-    """What a kernel must leave as it was besides bytes: which tensors, where, how strided."""
-    return [(name, id(t), t.data_ptr(), t.dtype, t.shape, t.stride()) for name, t in named_tensors(weight)]
+def identity(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[Any, ...]]:
+    """What a kernel must leave as it was besides bytes: which tensors a weight has, where, how strided."""
+    return [(name, id(t), t.data_ptr(), t.dtype, t.shape, t.stride()) for name, t in tensors]
 
 
 class _Run(NamedTuple):
@@ -142,10 +143,8 @@ def _call(
         arguments["out"] = output.tensor
         place = (output.tensor.data_ptr(), output.tensor.stride())
     try:
-        with np.errstate(all="ignore"), staying():  # the interpreter computes with NumPy
-            result = kernel.function(weight, dtype=dtype, **arguments)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        result = kernel.function(weight, dtype=dtype, **arguments)
+        wait(device)
     except Unsupported as refusal:
         return Execution(unsupported=str(refusal.reason))
     except Breach as found:
@@ -182,7 +181,8 @@ def execute(
     so that a kernel is also called on a weight that it has seen twice; a fused one, which each run calls
     dozens of times, has two. Exceptions are recorded.
     """
-    execution = _execute(kernel, weight, dtype, device, layout, dest, launch)
+    with np.errstate(all="ignore"), staying():  # the interpreter computes with NumPy
+        execution = _execute(kernel, weight, dtype, device, layout, dest, launch)
     return execution if kernel.remarks is None else dataclasses.replace(execution, remarks=kernel.remarks())
 
 
@@ -201,11 +201,13 @@ def _execute(
     # The inputs last: what is looked at after a call is then one piece.
     fenced = [*(output for output in outputs if output is not None), inputs]
     memory = Memory(fenced, device)
-    embedded = map_tensors(weight, lambda name, _: inputs.view(name))
-    if device.type == "cuda":
-        device = memory.buffer.device
-    before = identity(embedded)
-    expected = memory.snapshot.copy()
+    # Up to the inputs; what lies between them and an output is the output's.
+    edge = inputs.start + GUARD if len(fenced) > 1 else 0
+    device = memory.buffer.device
+    views = {name: inputs.view(name) for name in inputs.sections}
+    embedded = map_tensors(weight, lambda name, _: views[name])
+    before = identity(views.items())
+    expected = memory.snapshot
     runs: list[_Run] = []
     stray: list[str] = []
     mutated: list[str] = []
@@ -216,17 +218,16 @@ def _execute(
         strayed += reads
         if isinstance(found, Execution) and found.lost:
             return found  # nothing on the device can be looked at any more
-        now = memory.read(fenced[0], inputs)
-        if output is not None:
-            output.allow(expected[output.start :], now[output.start :])
+        now = memory.read()
+        bits = None if output is None else output.allow(expected[output.start :], now[output.start :])
         if not alike(expected, now):
             # Outputs behind this call's own are among what lies beside it.
             others = outputs[:number] if output is not None else outputs
-            stray += _touched([other for other in others if other is not None], expected, now)
+            stray += _touched([other for other in others if other is not None], edge, expected, now)
             if output is not None:
-                beside = slice(output.start, inputs.start)
+                beside = slice(output.start, edge)
                 stray += output.stray_writes(now[beside], expected[beside])
-            expected[: inputs.start] = now[: inputs.start]  # each change is said once
+            expected[:edge] = now[:edge]  # each change is said once
             changed, fences = inputs.changes(now[inputs.start :])
             mutated = mutated or changed
             stray += fences
@@ -236,8 +237,7 @@ def _execute(
             stray = list(dict.fromkeys(stray))
             return dataclasses.replace(found, stray=tuple(stray), mutated=(*found.mutated, *mutated))
         # Of the memory that was handed out: the tensor object may have been pointed elsewhere.
-        bits = to_bits(found).copy() if output is None else output.written(now[output.start :])
-        runs.append(_Run(bits, found, output))
+        runs.append(_Run(to_bits(found).copy() if bits is None else bits, found, output))
         first = runs[0]
         if number and first.output is None and (to_bits(first.result) != first.bits).any():
             return Execution(
@@ -245,7 +245,7 @@ def _execute(
                 stray=tuple(dict.fromkeys(stray)),
                 mutated=tuple(mutated),
             )
-    if identity(embedded) != before:
+    if identity(named_tensors(embedded)) != before:
         mutated.append("the weight's tensors were replaced by others")
     unwritten = _unwritten(runs)
     return Execution(
@@ -258,11 +258,13 @@ def _execute(
     )
 
 
-def _touched(outputs: list[OutputArena], expected: np.ndarray, now: np.ndarray) -> list[str]:
-    """What a call wrote into the outputs of other calls or beside them: a sentence for each."""
+def _touched(outputs: list[OutputArena], edge: int, expected: np.ndarray, now: np.ndarray) -> list[str]:
+    """What a call wrote into the outputs of other calls or before them, or behind the last one up to
+    ``edge``: a sentence for each."""
     found = []
     for output in outputs:
-        part = slice(output.start, output.start + output.size)
+        behind = output.start + output.size
+        part = slice(output.start, edge if behind == edge else behind - GUARD)
         at = np.flatnonzero(now[part] != expected[part])
         if at.size:
             where = output.place(int(at[0]))
@@ -283,11 +285,14 @@ def _output(
 def _unwritten(runs: list[_Run]) -> np.ndarray | None:
     """Mask of elements that still hold the poison in every run that was given an output, or None where
     there is none."""
-    masks = [run.bits == run.output.payload for run in runs if run.output is not None]
-    if not masks or not all(mask.any() for mask in masks):
-        return None
-    unwritten: np.ndarray = np.logical_and.reduce(masks)
-    return unwritten if unwritten.any() else None
+    unwritten: np.ndarray | None = None
+    for run in runs:
+        if run.output is not None:
+            mask = run.bits == run.output.payload
+            unwritten = mask if unwritten is None else unwritten & mask
+            if not unwritten.any():
+                return None
+    return unwritten
 
 
 def _unstable(runs: list[_Run], dtype: torch.dtype, unwritten: np.ndarray | None) -> np.ndarray | None:

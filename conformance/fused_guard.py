@@ -47,7 +47,7 @@ class Guarded:
     def __post_init__(self) -> None:
         self._arena = Arena(dict(named_tensors(self.weight)), self.layout, self.device)
         self._embedded: Any = map_tensors(self.weight, lambda name, _: self._arena.view(name))
-        self._before = identity(self._embedded)
+        self._before = identity(named_tensors(self._embedded))
         self._callers: dict[int, Caller] = {}
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -84,7 +84,7 @@ class Guarded:
         mutated, fences = self._arena.changes()
         if fences:
             raise Stopped("OOB_WRITE", f"{'; '.join(fences)} (M = {tokens})")
-        if identity(self._embedded) != self._before:
+        if identity(named_tensors(self._embedded)) != self._before:
             mutated.append("the weight's tensors were replaced by others")
         if mutated:
             raise Stopped("INPUT_MUTATED", f"{'; '.join(mutated)} (M = {tokens})")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import torch
 from conformance.allowed import both, leeway, right, without_silent
 from conformance.bits import is_finite, show
 from conformance.case import Case
-from conformance.compare import Comparison, class_words, compare
+from conformance.compare import Comparison, agreement, class_words, compare
 from conformance.context import context
 from conformance.diagnose import explain
 from conformance.execute import Execution
@@ -24,6 +23,19 @@ from oracles.spec import Model
 from oracles.spec.rounding import round_to
 
 SHOWN = 4
+
+
+class _Once:
+    """A function without arguments, called when first asked for its result."""
+
+    def __init__(self, function: Callable[[], np.ndarray]) -> None:
+        self._function = function
+        self._result: np.ndarray | None = None
+
+    def __call__(self) -> np.ndarray:
+        if self._result is None:
+            self._result = self._function()
+        return self._result
 
 
 class Exact(NamedTuple):
@@ -46,6 +58,7 @@ class Answer:
     Attributes:
         oracle: its name.
         bits: output, or None when it has none.
+        exact: whether they are known to be the exact model's, each NaN being as good as another.
         note: why there is none (missing, declined), or empty.
         breach: how its result is not a result of this format (another shape), or empty.
         excused: id of the known fault that covers and explains what is wrong, or empty.
@@ -54,6 +67,7 @@ class Answer:
 
     oracle: str
     bits: np.ndarray | None = None
+    exact: bool = False
     note: str = ""
     breach: str = ""
     excused: str = ""
@@ -81,7 +95,7 @@ class Judge:
         """Verdict of one case. Nothing is run here and nothing is raised. ``known``: what the spec says of
         the weight, where that was asked before."""
         model, want = exact(self.fmt, weight, dtype) if known is None else known
-        steps = functools.cache(model.steps)
+        steps = _Once(model.steps)
         near = {
             answer.oracle: leeway(
                 self.fmt.allowance, model, answer.oracle, self.device, answer.bits, want, dtype
@@ -90,7 +104,9 @@ class Judge:
             if answer.bits is not None
         }
         oracle_votes = tuple(
-            compare(answer.oracle, answer.bits, want, dtype, steps, right(near[answer.oracle]))
+            agreement(answer.oracle, want.shape)
+            if answer.exact
+            else compare(answer.oracle, answer.bits, want, dtype, steps, right(near[answer.oracle]))
             for answer in answers
             if answer.bits is not None
         )
@@ -179,6 +195,10 @@ class Judge:
         verdict: Callable[..., Verdict],
     ) -> Verdict:
         spec = votes[-1]
+        # What is exact with the spec on either side is in ``votes`` and in ``oracle_votes``.
+        if all(vote.exact for vote in votes) and not any(answer.breach for answer in answers):
+            references = " = ".join(vote.reference for vote in votes)
+            return verdict("EXACT", f"kernel = {references}", votes=votes)
         allowed = {r.oracle: r.ulp for r in self.fmt.relaxations if r.dtype is ctx.dtype}
         agrees = {vote.reference: vote.passes(self.gate, allowed.get(vote.reference)) for vote in votes}
         # An oracle that a known fault covers has no vote on this case.
@@ -203,9 +223,6 @@ class Judge:
             excuses += [f"{a.oracle} {a.breach}: {a.excused}" for a in breaches]
             if excuses and spec.agrees:
                 return verdict("KNOWN_FAULT", "; ".join(excuses), votes=votes)
-            if spec.exact and all(vote.exact for vote in votes):
-                references = " = ".join(vote.reference for vote in votes)
-                return verdict("EXACT", f"kernel = {references}", votes=votes)
             return verdict("WITHIN", self._within(votes), votes=votes)
 
         kind = "NONFINITE_CLASS" if spec.classes else "MISMATCH"

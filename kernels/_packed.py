@@ -8,6 +8,7 @@ their names are then dotted (``nested.absmax``), here and in every error message
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -51,6 +52,12 @@ def _field_names(kind: type) -> tuple[str, ...]:
     return _names[kind]
 
 
+@functools.cache
+def _arguments(kind: type) -> tuple[str, ...]:
+    """Fields that a dataclass is made of; others follow from them."""
+    return tuple(field.name for field in dataclasses.fields(kind) if field.init)
+
+
 def named_tensors(weight: Any, prefix: str = "") -> list[tuple[str, torch.Tensor]]:
     """``(dotted name, tensor)`` of every tensor of ``weight``, in field order."""
     found: list[tuple[str, torch.Tensor]] = []
@@ -65,14 +72,16 @@ def named_tensors(weight: Any, prefix: str = "") -> list[tuple[str, torch.Tensor
 
 def map_tensors(weight: W, function: Callable[[str, torch.Tensor], torch.Tensor], prefix: str = "") -> W:
     """Return a copy of ``weight`` with each tensor replaced by ``function(name, tensor)``."""
-    changes: dict[str, Any] = {}
-    for name in _field_names(type(weight)):
+    # As dataclasses.replace, which looks at every field once more.
+    values: dict[str, Any] = {}
+    for name in _arguments(type(weight)):  # type: ignore[arg-type]
         value = getattr(weight, name)
         if isinstance(value, torch.Tensor):
-            changes[name] = function(prefix + name, value)
+            value = function(prefix + name, value)
         elif _field_names(type(value)):
-            changes[name] = map_tensors(value, function, f"{prefix}{name}.")
-    return dataclasses.replace(weight, **changes)
+            value = map_tensors(value, function, f"{prefix}{name}.")
+        values[name] = value
+    return type(weight)(**values)
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -62,5 +62,5 @@ def unpack(weight: BlockwiseWeight) -> BlockwiseModel:
             weight.nested.offset.cpu().numpy(),
             weight.nested.blocksize,
         )
-    block = np.arange(n, dtype=np.int64) // weight.blocksize
+    block = np.repeat(np.arange(absmax.size, dtype=np.int64), weight.blocksize)[:n]
     return BlockwiseModel(codes, block, absmax, weight.codebook.cpu().numpy(), tuple(weight.shape))

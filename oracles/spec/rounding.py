@@ -35,7 +35,6 @@ def _odd_float32(values: np.ndarray) -> np.ndarray:
 _SOURCES = {np.dtype(np.float32): (23, 127), np.dtype(np.float64): (52, 1023)}
 
 
-@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _to_float16(values: np.ndarray) -> np.ndarray:
     """Round float32 or float64 to nearest, ties to even; NaN keeps the upper bits of its payload. Returns
     uint16.
@@ -46,12 +45,14 @@ def _to_float16(values: np.ndarray) -> np.ndarray:
     word: Any = np.uint32 if mantissa == 23 else np.uint64
     bits: Any = values.view(word)
     drop = word(mantissa - 10)
-    sign = bits >> word(8 * values.itemsize - 16) & word(0x8000)
     magnitude = bits & word(2 ** (8 * values.itemsize - 1) - 1)
-    tie = magnitude >> drop & word(1)
+    # Plus half a step less one, and one where the last bit that stays is set; less the difference in bias.
     # A carry out of the mantissa goes into the exponent, as it should; out of the largest one it is infinity.
-    rebias = word((bias - 15) << mantissa)
-    rounded = (magnitude + (word(2 ** (mantissa - 11) - 1) + tie) - rebias) >> drop
+    rebias = (bias - 15) << mantissa
+    rounded = magnitude >> drop & word(1)
+    rounded += magnitude
+    rounded -= word(rebias - (2 ** (mantissa - 11) - 1))
+    rounded >>= drop
     rounded = np.minimum(rounded, word(0x7C00))
     small = magnitude < word((bias - 14) << mantissa)
     if small.any():
@@ -60,11 +61,13 @@ def _to_float16(values: np.ndarray) -> np.ndarray:
         one = values.dtype.type(2.0 ** (mantissa - 24))
         multiple = (magnitude.view(values.dtype) + one).view(word) - one.view(word)
         rounded = np.where(small, multiple, rounded)
-    nan = magnitude > word((2 * bias + 1) << mantissa)
-    if nan.any():
+    infinity = word((2 * bias + 1) << mantissa)
+    if magnitude.max(initial=word(0)) > infinity:
+        nan = magnitude > infinity
         payload = magnitude >> drop & word(0x3FF)
         rounded = np.where(nan, np.maximum(payload, word(1)) | word(0x7C00), rounded)
     # Of an array without dimensions, the operations above make a scalar.
+    sign = bits >> word(8 * values.itemsize - 16) & word(0x8000)
     return np.asarray((rounded | sign).astype(np.uint16))
 
 
