@@ -298,10 +298,10 @@ def _unwritten(runs: list[_Run]) -> np.ndarray | None:
 def _unstable(runs: list[_Run], dtype: torch.dtype, unwritten: np.ndarray | None) -> np.ndarray | None:
     """Mask of written elements that differ from the first run's in another, or None where there is none."""
     first = runs[0].bits
-    masks = [~equal for run in runs[1:] if not (equal := same(first, run.bits, dtype)).all()]
-    if not masks:
+    others = [run.bits for run in runs[1:] if not (run.bits == first).all()]
+    if not others:
         return None
-    unstable: np.ndarray = np.logical_or.reduce(masks)
+    unstable: np.ndarray = np.logical_or.reduce([~same(first, bits, dtype) for bits in others])
     if unwritten is not None:
         unstable &= ~unwritten
     return unstable if unstable.any() else None

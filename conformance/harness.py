@@ -221,10 +221,9 @@ class Harness:
         """Materialize, execute, ask the oracles, judge. Records nothing."""
         fmt = self.formats[case.format]
         kernel = kernel or self.kernels[case.format]
-        device = str(self.runtime.device)
 
         def plain(kind: str, summary: str) -> Checked:
-            return Checked(Verdict(kind, case, kernel.name, device, summary))
+            return Checked(Verdict(kind, case, kernel.name, str(self.runtime.device), summary))
 
         reason = self.interpreter.reason(case["out"]) if self.interpreter else None
         if reason is not None:

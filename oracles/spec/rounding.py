@@ -31,7 +31,7 @@ def _odd_float32(values: np.ndarray) -> np.ndarray:
     return np.where(inexact, bits | np.uint32(1), bits).astype(np.uint32).view(np.float32)
 
 
-# Mantissa bits and exponent bias of what is rounded to float16.
+# Mantissa bits and exponent bias of what is rounded.
 _SOURCES = {np.dtype(np.float32): (23, 127), np.dtype(np.float64): (52, 1023)}
 
 
@@ -85,7 +85,7 @@ def round_to(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     Raises:
         TypeError: ``values`` is neither float32 nor float64, or ``dtype`` is no output dtype.
     """
-    if values.dtype not in (np.float32, np.float64):
+    if values.dtype not in _SOURCES:
         raise TypeError(f"values: expected float32 or float64, found {values.dtype}")
     if dtype not in BIT_DTYPE:
         raise TypeError(f"dtype: expected float16, bfloat16 or float32, found {dtype}")
