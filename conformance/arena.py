@@ -18,8 +18,6 @@ import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
-from conformance.waiting import wait
-
 GUARD = 32 * 1024
 ALIGN = 256
 # All-ones is NaN in every float format; as an integer it is the largest code.
@@ -119,15 +117,15 @@ class Memory:
             arena.memory, arena.start = self, start
             arena.fill()
             start += arena.size - GUARD
-        # NumPy's copy takes one thread, where torch's takes all for what is 10 us of work.
+        # NumPy's copy takes one thread, where torch's takes all for what is 10 us of work. To a GPU it is waited
+        # for: of one that is not, torch asks the device once more when it frees the page-locked memory, and ends
+        # the process where a kernel broke the device in between.
         on_cpu = device.type == "cpu"
-        self.buffer = torch.from_numpy(self.snapshot.copy()) if on_cpu else host.to(device, non_blocking=True)
+        self.buffer = torch.from_numpy(self.snapshot.copy()) if on_cpu else host.to(device)
         for arena in arenas:
             part = self.buffer[arena.start : arena.start + arena.size]
             # A storage of its own: torch.compile, for one, asks what shares a storage with an output.
             arena.buffer = from_dlpack(to_dlpack(part))
-        # Arrived before anything may be launched, on whichever stream, or the snapshot be changed.
-        wait(self.buffer.device)
 
     def read(self) -> np.ndarray:
         """What it holds now: uint8, the memory itself on the CPU; on a GPU a copy, until the next look."""
