@@ -117,9 +117,9 @@ class Memory:
             arena.memory, arena.start = self, start
             arena.fill()
             start += arena.size - GUARD
-        # NumPy's copy takes one thread, where torch's takes all for what is 10 us of work. To a GPU it is waited
-        # for: of one that is not, torch asks the device once more when it frees the page-locked memory, and ends
-        # the process where a kernel broke the device in between.
+        # NumPy's copy takes one thread, where torch's takes all for what is 10 us of work. A copy to a GPU is
+        # waited for: of another, torch asks the device once more when it frees the page-locked memory, and
+        # ends the process where a kernel broke the device in between.
         on_cpu = device.type == "cpu"
         self.buffer = torch.from_numpy(self.snapshot.copy()) if on_cpu else host.to(device)
         for arena in arenas:

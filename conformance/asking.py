@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from conformance import device_loss
-from conformance.bits import same, to_bits
+from conformance.bits import all_same, to_bits
 from conformance.execute import one_line
 from conformance.judge import Answer
 from conformance.waiting import wait
@@ -38,6 +38,6 @@ def answer_of(
         return Answer(oracle.name, note=f"raised {one_line(error)}", lost=lost)
     if tuple(result.shape) == want.shape and result.dtype == dtype:
         bits = to_bits(result)
-        return Answer(oracle.name, bits, exact=bool(same(bits, want, dtype).all()))
+        return Answer(oracle.name, bits, exact=all_same(bits, want, dtype))
     found = f"{describe(result.dtype)} {list(result.shape)}"
     return Answer(oracle.name, breach=f"returned {found} instead of {describe(dtype)} {list(want.shape)}")

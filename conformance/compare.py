@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from conformance.bits import is_finite, is_nan, same, to_float, ulp_distance
+from conformance.bits import all_same, is_finite, is_nan, same, to_float, ulp_distance
 
 GATES = ("coarse", "element", "exact")
 
@@ -87,10 +87,9 @@ def compare(
         steps: local step of each element, or what gives it, which is called where something differs.
         allowed: bool mask of elements whose bits may differ.
     """
-    alike = same(got, want, dtype)
-    if alike.all():
+    if all_same(got, want, dtype):
         return agreement(reference, got.shape)
-    wrong = ~alike
+    wrong = ~same(got, want, dtype)
     if allowed is not None:
         differing, wrong = wrong, wrong & ~allowed
         if not wrong.any():

@@ -14,7 +14,7 @@ import torch
 
 from conformance import device_loss
 from conformance.arena import GUARD, Arena, Memory, OutputArena, alike
-from conformance.bits import same, to_bits
+from conformance.bits import all_same, same, to_bits
 from conformance.reads import watched
 from conformance.registry import NO_REMARKS, Kernel, Remarks
 from conformance.staying import staying
@@ -290,7 +290,7 @@ def _unwritten(runs: list[_Run]) -> np.ndarray | None:
         if run.output is not None:
             mask = run.bits == run.output.payload
             unwritten = mask if unwritten is None else unwritten & mask
-            if not unwritten.any():
+            if not np.count_nonzero(unwritten):
                 return None
     return unwritten
 
@@ -298,7 +298,7 @@ def _unwritten(runs: list[_Run]) -> np.ndarray | None:
 def _unstable(runs: list[_Run], dtype: torch.dtype, unwritten: np.ndarray | None) -> np.ndarray | None:
     """Mask of written elements that differ from the first run's in another, or None where there is none."""
     first = runs[0].bits
-    others = [run.bits for run in runs[1:] if not (run.bits == first).all()]
+    others = [run.bits for run in runs[1:] if not all_same(first, run.bits, dtype)]
     if not others:
         return None
     unstable: np.ndarray = np.logical_or.reduce([~same(first, bits, dtype) for bits in others])
