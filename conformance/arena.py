@@ -98,8 +98,7 @@ def _plan(
 
 
 class Memory:
-    """Arenas side by side in one buffer on ``device``, so that each look at several is one copy. The guard
-    zone between two of them is the end of the one and the beginning of the other.
+    """Arenas side by side in one buffer on ``device``, so that each look at several is one copy.
 
     Attributes:
         buffer: uint8, on the device.
@@ -108,7 +107,7 @@ class Memory:
 
     def __init__(self, arenas: Sequence[Arena], device: torch.device) -> None:
         """Fill the buffer as the arenas say, and tell them where they lie."""
-        size = sum(arena.size - GUARD for arena in arenas) + GUARD
+        size = sum(arena.size for arena in arenas)
         host = _on_host(size, device)
         self.snapshot = host.numpy()
         self.snapshot.fill(POISON)
@@ -116,7 +115,7 @@ class Memory:
         for arena in arenas:
             arena.memory, arena.start = self, start
             arena.fill()
-            start += arena.size - GUARD
+            start += arena.size
         # NumPy's copy takes one thread, where torch's takes all for what is 10 us of work. A copy to a GPU is
         # waited for: of another, torch asks the device once more when it frees the page-locked memory, and
         # ends the process where a kernel broke the device in between.

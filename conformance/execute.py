@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from conformance import device_loss
-from conformance.arena import GUARD, Arena, Memory, OutputArena, alike
+from conformance.arena import Arena, Memory, OutputArena, alike
 from conformance.bits import all_same, same, to_bits
 from conformance.reads import watched
 from conformance.registry import NO_REMARKS, Kernel, Remarks
@@ -143,7 +143,8 @@ def _call(
         arguments["out"] = output.tensor
         place = (output.tensor.data_ptr(), output.tensor.stride())
     try:
-        result = kernel.function(weight, dtype=dtype, **arguments)
+        with np.errstate(all="ignore"), staying():  # the interpreter computes with NumPy
+            result = kernel.function(weight, dtype=dtype, **arguments)
         wait(device)
     except Unsupported as refusal:
         return Execution(unsupported=str(refusal.reason))
@@ -181,8 +182,7 @@ def execute(
     so that a kernel is also called on a weight that it has seen twice; a fused one, which each run calls
     dozens of times, has two. Exceptions are recorded.
     """
-    with np.errstate(all="ignore"), staying():  # the interpreter computes with NumPy
-        execution = _execute(kernel, weight, dtype, device, layout, dest, launch)
+    execution = _execute(kernel, weight, dtype, device, layout, dest, launch)
     return execution if kernel.remarks is None else dataclasses.replace(execution, remarks=kernel.remarks())
 
 
@@ -201,8 +201,6 @@ def _execute(
     # The inputs last: what is looked at after a call is then one piece.
     fenced = [*(output for output in outputs if output is not None), inputs]
     memory = Memory(fenced, device)
-    # Up to the inputs; what lies between them and an output is the output's.
-    edge = inputs.start + GUARD if len(fenced) > 1 else 0
     device = memory.buffer.device
     views = {name: inputs.view(name) for name in inputs.sections}
     embedded = map_tensors(weight, lambda name, _: views[name])
@@ -223,11 +221,11 @@ def _execute(
         if not alike(expected, now):
             # Outputs behind this call's own are among what lies beside it.
             others = outputs[:number] if output is not None else outputs
-            stray += _touched([other for other in others if other is not None], edge, expected, now)
+            stray += _touched([other for other in others if other is not None], expected, now)
             if output is not None:
-                beside = slice(output.start, edge)
+                beside = slice(output.start, inputs.start)
                 stray += output.stray_writes(now[beside], expected[beside])
-            expected[:edge] = now[:edge]  # each change is said once
+            expected[: inputs.start] = now[: inputs.start]  # each change is said once
             changed, fences = inputs.changes(now[inputs.start :])
             mutated = mutated or changed
             stray += fences
@@ -258,13 +256,11 @@ def _execute(
     )
 
 
-def _touched(outputs: list[OutputArena], edge: int, expected: np.ndarray, now: np.ndarray) -> list[str]:
-    """What a call wrote into the outputs of other calls or before them, or behind the last one up to
-    ``edge``: a sentence for each."""
+def _touched(outputs: list[OutputArena], expected: np.ndarray, now: np.ndarray) -> list[str]:
+    """What a call wrote into the outputs of other calls or beside them: a sentence for each."""
     found = []
     for output in outputs:
-        behind = output.start + output.size
-        part = slice(output.start, edge if behind == edge else behind - GUARD)
+        part = slice(output.start, output.start + output.size)
         at = np.flatnonzero(now[part] != expected[part])
         if at.size:
             where = output.place(int(at[0]))

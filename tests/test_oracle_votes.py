@@ -44,6 +44,10 @@ def raises(weight, dtype):
     raise IndexError("index 7\nis out of range")
 
 
+def nothing(weight, dtype):
+    return None
+
+
 def flat(weight, dtype):
     return right(weight, dtype).reshape(-1)
 
@@ -108,6 +112,7 @@ def test_votes(kernel, answers, kind, words):
         (right, "nothing installed", "a: missing: nothing installed"),
         (declines, None, "a: declined: no odd sizes"),
         (raises, None, "a: raised IndexError: index 7 is out of range"),
+        (nothing, None, "a: raised AttributeError: 'NoneType' object has no attribute 'shape'"),
     ],
 )
 def test_an_oracle_without_an_answer_is_noted(answer, missing, note):
@@ -115,6 +120,16 @@ def test_an_oracle_without_an_answer_is_noted(answer, missing, note):
     assert found.kind == "EXACT"
     assert found.notes == (note,)
     assert verdict(planted.nibbles_swapped, answer, missing=missing).kind == "MISMATCH"
+
+
+def test_oracles_that_answer_with_one_buffer_have_a_vote_each():
+    buffer = torch.empty((5, 40), dtype=torch.float16)
+    found = verdict(
+        planted.right, lambda w, d: buffer.copy_(swapped(w, d)), lambda w, d: buffer.copy_(right(w, d))
+    )
+    assert found.kind == "ORACLE_FAULT"
+    assert "a differs in" in found.summary
+    assert "spec = b" in found.summary
 
 
 @pytest.mark.parametrize(
