@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import hypothesis
@@ -104,7 +105,8 @@ def minimal(fmt: str, condition: Callable[[Case], bool], examples: int = 500, **
     """The case that a failure on ``condition`` shrinks to."""
     strategy = cases(FORMATS[fmt], route="words", **fixed)
     try:
-        return hypothesis.find(strategy, condition, settings=_settings(examples))
+        # The same search in every run: one in forty ends in another local minimum, such as 3x31.
+        return hypothesis.find(strategy, condition, settings=_settings(examples), random=Random(fmt))
     except NoSuchExample as error:
         raise AssertionError(f"no case of {fmt} meets the condition in {examples} examples") from error
 

@@ -18,10 +18,9 @@ def has_short_last_block(case) -> bool:
 
 @pytest.mark.parametrize("name", ["nf4", "fp4", "blockwise8"])
 def test_short_last_block(name):
-    """One whole block and the short one (3x31 counts as simple, its numbers are small); the rest at its
-    simplest."""
+    """Little more than one block (5x15 counts as simple, its numbers are small); the rest at its simplest."""
     found = minimal(name, has_short_last_block)
-    assert math.prod(found["shape"]) // found["blocksize"] == 1
+    assert math.prod(found["shape"]) <= found["blocksize"] + 16
     assert found["blocksize"] == 64
     assert (found["words"], found["scales"]) == (Pattern("zeros"), Pattern("one"))
     assert (found["absmax"], found["layout"], found["dest"], found["out"]) == (
