@@ -7,7 +7,7 @@ import torch
 
 from conformance import device_loss
 from conformance.bits import all_same, to_bits
-from conformance.execute import one_line
+from conformance.calling import one_line
 from conformance.judge import Answer
 from conformance.waiting import wait
 from kernels._packed import PackedWeight, describe, map_tensors

@@ -41,7 +41,7 @@ class Dim:
     def draw(self, pick: Pick, drawn: Mapping[str, Any]) -> Any:
         """A value made of picked indices; ``drawn`` holds the dimensions before this one.
 
-        Indices below 256 are about equally likely; larger ones are not.
+        Where a case is drawn alone, to be shrunk, indices of 256 and more are less likely than smaller ones.
         """
         raise NotImplementedError
 

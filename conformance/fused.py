@@ -24,7 +24,7 @@ import torch
 
 from conformance.bits import from_bits, same
 from conformance.errors import UsageError
-from conformance.execute import Breach
+from conformance.execution import Breach
 from conformance.fused_calls import Caller
 from conformance.fused_view import settle, view
 from conformance.registry import FUSED, NO_REMARKS, Format, Kernel, Remarks, load_kernel

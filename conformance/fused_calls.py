@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from conformance.bits import show, to_bits, to_float
-from conformance.execute import Breach, contract_breach
+from conformance.calling import contract_breach
+from conformance.execution import Breach
 from conformance.faults.product import BIAS
 from conformance.staying import staying
 from kernels._packed import describe

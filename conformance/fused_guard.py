@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 from conformance.arena import Arena
-from conformance.execute import Breach, crash_kind, identity, one_line
+from conformance.calling import crash_kind, one_line
+from conformance.execute import identity
+from conformance.execution import Breach
 from conformance.fused import Gemm
 from conformance.fused_calls import Caller
 from conformance.verdict import Cause

@@ -16,7 +16,8 @@ from conformance import bundle
 from conformance.asking import answer_of, own_copy
 from conformance.bits import DTYPES, from_bits, same
 from conformance.case import Case
-from conformance.execute import Execution, execute
+from conformance.execute import execute
+from conformance.execution import Execution
 from conformance.gemm_bound import FLOAT32, Accumulation
 from conformance.interpreter import Report
 from conformance.journal import Journal

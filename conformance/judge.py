@@ -15,7 +15,7 @@ from conformance.case import Case
 from conformance.compare import Comparison, agreement, class_words, compare
 from conformance.context import context
 from conformance.diagnose import explain
-from conformance.execute import Execution
+from conformance.execution import Execution
 from conformance.faults import Context
 from conformance.registry import Format
 from conformance.verdict import Cause, Located, Verdict

@@ -26,7 +26,7 @@ from conformance.case import Case
 from conformance.detect.model import Reading
 from conformance.detect.verify import case_of
 from conformance.errors import UsageError
-from conformance.execute import Execution
+from conformance.execution import Execution
 from conformance.given_output import not_plain
 from conformance.harness import Checked, Harness
 from conformance.investigate import look_into

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from hypothesis.internal.conjecture.data import ConjectureData
 
 
-# Cases of one of Hypothesis' examples where many are drawn: what it does for an example, whatever is in it,
-# costs as much as the choices of three cases.
-BATCH = 8
+# Cases of one of Hypothesis' examples where many are drawn, and bytes that it draws for each of them: what it
+# does for an example, and for each choice in it, takes several times as long as making a case.
+BATCH = 16
+ENTROPY = 16
+# Choices left in a case's bytes below which more are drawn: an index is then even to one in so many.
+EVEN = 2**32
 Choices = tuple[int, ...]
 
 
@@ -66,28 +69,35 @@ def cases(fmt: Format, **fixed: Any) -> Cases:
 
 
 class _Batch(SearchStrategy[list[tuple[Case, Choices]]]):
-    """A few cases, each with the choices that :class:`Cases` makes it of: never shrunk, so without what
-    Hypothesis keeps of each value for it, which takes longer than the choices."""
+    """A few cases, each with the choices that :class:`Cases` makes it of: never shrunk, so Hypothesis draws
+    their bytes, and the choices are made of these as digits of a number. All bytes 0 is the simplest case."""
 
     def __init__(self, strategy: Cases) -> None:
         super().__init__()
         self.strategy = strategy
 
     def do_draw(self, data: ConjectureData) -> list[tuple[Case, Choices]]:
+        size = BATCH * ENTROPY
+        drawn = data.draw_bytes(size, size)
+        return [self._one(data, drawn[at : at + ENTROPY]) for at in range(0, size, ENTROPY)]
+
+    def _one(self, data: ConjectureData, drawn: bytes) -> tuple[Case, Choices]:
         made: list[int] = []
+        number, room = int.from_bytes(drawn, "little"), 256**ENTROPY
 
         def pick(count: int) -> int:
+            nonlocal number, room
             if count == 1:
                 return 0
-            made.append(data.draw_integer(0, count - 1))
-            return made[-1]
+            if room < count * EVEN:
+                number, room = int.from_bytes(data.draw_bytes(ENTROPY, ENTROPY), "little"), 256**ENTROPY
+            number, index = divmod(number, count)
+            room //= count
+            made.append(index)
+            return index
 
-        batch = []
-        for _ in range(BATCH):
-            made.clear()
-            case = self.strategy.made(lambda dim, drawn: dim.draw(pick, drawn))
-            batch.append((case, tuple(made)))
-        return batch
+        case = self.strategy.made(lambda dim, before: dim.draw(pick, before))
+        return case, tuple(made)
 
 
 class _Enough(unittest.SkipTest):

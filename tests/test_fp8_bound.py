@@ -13,7 +13,7 @@ from conformance.allowed import within
 from conformance.bits import DTYPES, from_bits
 from conformance.candidates import predict
 from conformance.context import context
-from conformance.execute import Execution
+from conformance.execution import Execution
 from conformance.faults import Context
 from conformance.fp8_bound import PROMOTED, TERMS, kernel_reach, oracle_reach, sums
 from conformance.judge import Answer, Judge
