@@ -10,11 +10,12 @@ input      the packed weight of a case
 kernel     the kernel's own calls, two or three a case, until the device is idle
 guards     copies to the device, fences, poison, and the looks at them after each call
 oracles    upstream's own functions, until the device is idle
-comparison the exact model, rounding, bits, votes; copies for the oracles
+asking     copies of the weight for them to the device, and their answers from it
+comparison the exact model, rounding, bits, votes
 ========== ====================================================================================
 
-The own share is all but kernel and oracles, of the whole; then the same without Hypothesis, that is, of
-input, guards and comparison.
+The own share is all but the kernel, the oracles and the asking of them, of the whole. Whoever compares with
+an upstream function takes its weight to the device and its answer back; with that it is the last share.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from conformance.case import Case
 from conformance.errors import UsageError
 from conformance.runtime import choose
 
-STAGES = ("draw", "input", "kernel", "guards", "oracles", "comparison")
+STAGES = ("draw", "input", "kernel", "guards", "oracles", "asking", "comparison")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,20 +65,20 @@ class Profile:
 
     @property
     def own(self) -> float:
-        """Share of the time that is neither the kernel's nor the oracles'."""
-        return 1 - (self.seconds["kernel"] + self.seconds["oracles"]) / self.total
+        """Share of the time that is neither the kernel's nor goes into having the oracles' answers."""
+        return self.with_asking - self.seconds["asking"] / self.total
 
     @property
-    def judging(self) -> float:
-        """Share of the time that is neither theirs nor goes into drawing."""
-        return self.own - self.seconds["draw"] / self.total
+    def with_asking(self) -> float:
+        """Share of the time that is neither the kernel's nor the oracles' own."""
+        return 1 - (self.seconds["kernel"] + self.seconds["oracles"]) / self.total
 
     def to_dict(self) -> dict[str, Any]:
         return {
             **dataclasses.asdict(self),
             "cases_per_s": self.rate,
             "own_share": self.own,
-            "judging": self.judging,
+            "own_share_with_asking": self.with_asking,
         }
 
 
@@ -113,6 +114,7 @@ class _Clock:
 @contextlib.contextmanager
 def _watched(harness: Any, clock: _Clock) -> Iterator[Any]:
     """The harness with its stages timed."""
+    from conformance import asking
     from conformance import harness as module
 
     def watched(oracle: Any) -> Any:
@@ -132,6 +134,9 @@ def _watched(harness: Any, clock: _Clock) -> Iterator[Any]:
         # The first has nothing on the device, and the second looks at the memory there at last.
         mock.patch.object(module, "materialize", clock.timed("input", module.materialize, wait=False)),
         mock.patch.object(module, "execute", clock.timed("guards", module.execute, wait=False)),
+        # These end when what they copied is there.
+        mock.patch.object(module, "own_copy", clock.timed("asking", module.own_copy, wait=False)),
+        mock.patch.object(asking, "to_bits", clock.timed("asking", asking.to_bits, wait=False)),
     ):
         yield dataclasses.replace(harness, formats=formats, kernels=kernels)
 
@@ -179,7 +184,8 @@ def profile(harness: Any, name: str, dtype: str, count: int, seed: int) -> Profi
         raise UsageError(f"{name}: expected cases to judge, found none among {count}")
     spent = clock.spent
     spent["guards"] -= spent["kernel"]
-    spent["comparison"] = inside - sum(spent[stage] for stage in ("input", "kernel", "guards", "oracles"))
+    others = ("input", "kernel", "guards", "oracles", "asking")
+    spent["comparison"] = inside - sum(spent[stage] for stage in others)
     return Profile(name, dtype, judged, elements, whole, spent)
 
 
@@ -199,13 +205,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _headings() -> list[str]:
-    return ["format", "cases/s", *STAGES, "own share", "without draw"]
+    return ["format", "cases/s", *STAGES, "own share", "with asking"]
 
 
 def _row(found: Profile) -> list[str]:
     """Cells: milliseconds a case of each stage."""
     stages = [f"{found.seconds[stage] / found.cases * 1e3:.2f}" for stage in STAGES]
-    return [found.format, f"{found.rate:.0f}", *stages, f"{found.own:.0%}", f"{found.judging:.0%}"]
+    return [found.format, f"{found.rate:.0f}", *stages, f"{found.own:.0%}", f"{found.with_asking:.0%}"]
 
 
 def _about(runtime: Any, options: argparse.Namespace) -> dict[str, Any]:

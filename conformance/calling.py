@@ -15,7 +15,7 @@ from conformance import device_loss
 from conformance.arena import OutputArena
 from conformance.execution import Breach, Execution
 from conformance.registry import Kernel
-from conformance.staying import staying
+from conformance.staying import Staying
 from conformance.waiting import wait
 from kernels import Unsupported
 from kernels._packed import PackedWeight, describe
@@ -80,7 +80,7 @@ def call(
         arguments["out"] = output.tensor
         place = (output.tensor.data_ptr(), output.tensor.stride())
     try:
-        with np.errstate(all="ignore"), staying():  # the interpreter computes with NumPy
+        with np.errstate(all="ignore"), Staying():  # the interpreter computes with NumPy
             result = kernel.function(weight, dtype=dtype, **arguments)
         wait(device)
     except Unsupported as refusal:

@@ -13,7 +13,7 @@ from conformance.bits import show, to_bits, to_float
 from conformance.calling import contract_breach
 from conformance.execution import Breach
 from conformance.faults.product import BIAS
-from conformance.staying import staying
+from conformance.staying import Staying
 from kernels._packed import describe
 
 # Elements of NaN before x and tokens of NaN behind it: a read past x spoils the sum, a write is seen.
@@ -76,7 +76,7 @@ class Caller:
 
     def _run(self) -> np.ndarray:
         before = self._buffer.clone()
-        with np.errstate(all="ignore"), staying():  # the interpreter computes with NumPy
+        with np.errstate(all="ignore"), Staying():  # the interpreter computes with NumPy
             y = self.function(self._x, self.weight)
         shape = (self.n_tokens, self.n_outputs)
         wrong = contract_breach(y, shape, self.dtype, self._device)

@@ -73,6 +73,8 @@ def word_bytes(pattern: Pattern, count: int, bits: int = 8) -> np.ndarray:
     if pattern.name == "ones":
         return np.full(count, 255, np.uint8)
     if pattern.name == "top":
+        if 8 % bits == 0:
+            return np.full(count, sum(1 << bit for bit in range(bits - 1, 8, bits)), np.uint8)
         return np.packbits(np.arange(8 * count) % bits == bits - 1, bitorder="little")
     if pattern.name == "onehot":
         data = np.zeros(count, np.uint8)

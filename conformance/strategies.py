@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 # Cases of one of Hypothesis' examples where many are drawn, and bytes that it draws for each of them: what it
 # does for an example, and for each choice in it, takes several times as long as making a case.
-BATCH = 16
-ENTROPY = 16
+BATCH = 32
+ENTROPY = 12
 # Choices left in a case's bytes below which more are drawn: an index is then even to one in so many.
-EVEN = 2**32
+EVEN = 2**16
 Choices = tuple[int, ...]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
 from hypothesis.errors import Flaky
 
+from conformance.dims import Choice
 from conformance.harness import Failure
 from conformance.running import run_drawn
 from conformance.strategies import BATCH, cases, draw_each
@@ -37,6 +40,15 @@ def test_fewer_where_there_are_not_as_many():
 def test_a_seed_stands_for_its_cases():
     assert collected(40, "a") == collected(40, "a")
     assert {case for case, _ in collected(40, "a")} != {case for case, _ in collected(40, "b")}
+
+
+def test_a_case_of_more_choices_than_its_bytes_hold_is_drawn_of_more_bytes():
+    dims = tuple(Choice(f"dim{number}", 0, choices=tuple(range(100))) for number in range(40))
+    strategy = cases(dataclasses.replace(FORMATS["nf4"], dims=dims), route="words")
+    found = collected(200, strategy=strategy)
+    assert all(len(choices) >= len(dims) for _, choices in found)
+    last = [case[dims[-1].name] for case, _ in found]
+    assert len(set(last)) > 60
 
 
 @pytest.mark.parametrize("name", FORMATS)
