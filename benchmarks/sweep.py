@@ -1,7 +1,7 @@
 """Try launch parameters: ``python -m benchmarks.sweep --format nf4 --dtype fp16 --seconds 60``.
 
 Every configuration of :mod:`benchmarks.space` is checked to the bit and timed; the fastest are timed
-again, because the best of many noisy figures is too good.
+again, because the best of many noisy figures is too good. Needs a GPU.
 """
 
 from __future__ import annotations

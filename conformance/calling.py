@@ -69,12 +69,13 @@ def contract_breach(
 def call(
     kernel: Kernel,
     weight: PackedWeight,
+    shape: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
     output: OutputArena | None,
     launch: Mapping[str, int] | None,
 ) -> torch.Tensor | Execution:
-    """Call the kernel once; an :class:`Execution` says why there is no result."""
+    """Call the kernel once, for an output [shape]; an :class:`Execution` says why there is no result."""
     arguments: dict[str, Any] = dict(launch or {})
     if output is not None:
         arguments["out"] = output.tensor
@@ -92,7 +93,7 @@ def call(
     except BaseException as error:  # a kernel may raise anything, pytest.skip too: a CRASH verdict
         lost = device_loss.why_lost(device)
         return Execution(crash=crash_kind(error), error=one_line(error) + raised_in(error, kernel), lost=lost)
-    breach = contract_breach(result, weight.output_shape, dtype, device)
+    breach = contract_breach(result, shape, dtype, device)
     if breach is None and output is not None and (result.data_ptr(), result.stride()) != place:
         breach = "expected the given out to be returned, found another tensor"
     if breach:

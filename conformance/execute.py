@@ -23,6 +23,14 @@ def identity(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[Any, ...
     return [(name, id(t), t.data_ptr(), t.dtype, t.shape, t.stride()) for name, t in tensors]
 
 
+def left_alone(weight: PackedWeight, before: list[tuple[Any, ...]]) -> bool:
+    """Whether a weight has the tensors that it had, as :func:`identity` says; a field may be gone."""
+    try:
+        return identity(named_tensors(weight)) == before
+    except AttributeError:
+        return False
+
+
 def execute(
     kernel: Kernel,
     weight: PackedWeight,
@@ -70,6 +78,7 @@ class _Calls:
         outputs: Sequence[OutputArena | None],
     ) -> None:
         self.kernel, self.dtype, self.outputs = kernel, dtype, outputs
+        self.shape = weight.output_shape
         self.inputs = Arena(dict(named_tensors(weight)), layout)
         # The inputs last: what is looked at after a call is then one piece.
         self.memory = Memory([*(output for output in outputs if output is not None), self.inputs], device)
@@ -88,7 +97,7 @@ class _Calls:
         """Make the calls, and look at the memory after each of them."""
         for number, output in enumerate(self.outputs):
             with watched(self.inputs) as reads:
-                found = call(self.kernel, self.weight, self.dtype, self.device, output, launch)
+                found = call(self.kernel, self.weight, self.shape, self.dtype, self.device, output, launch)
             self.strayed += reads
             if isinstance(found, Execution) and found.lost:
                 return found  # nothing on the device can be looked at any more
@@ -101,10 +110,10 @@ class _Calls:
             self.bits.append(to_bits(found).copy() if written is None else written)
             if number == 0 and output is None:
                 self.new = found
-            elif self.new is not None and (to_bits(self.new) != self.bits[0]).any():
+            elif self.new is not None and not _holds(self.new, self.bits[0], self.dtype):
                 text = "expected a tensor of its own, found one that a later call overwrote"
                 return self._with_writes(Execution(contract=text))
-        if identity(named_tensors(self.weight)) != self.before:
+        if not left_alone(self.weight, self.before):
             self.mutated.append("the weight's tensors were replaced by others")
         unwritten = self._unwritten()
         return self._with_writes(
@@ -133,10 +142,10 @@ class _Calls:
             if output is not None:
                 beside = slice(output.start, start)
                 self.stray += output.stray_writes(now[beside], expected[beside])
-            expected[:start] = now[:start]  # each change is said once
             changed, fences = self.inputs.changes(now[start:])
             self.mutated = self.mutated or changed
             self.stray += fences
+            expected[:] = now  # each change is said once
         return bits
 
     def _unwritten(self) -> np.ndarray | None:
@@ -161,6 +170,12 @@ class _Calls:
         if unwritten is not None:
             unstable &= ~unwritten
         return unstable if unstable.any() else None
+
+
+def _holds(result: torch.Tensor, bits: np.ndarray, dtype: torch.dtype) -> bool:
+    """Whether a result is still what it was; its tensor may have been given another dtype or shape since."""
+    kept = result.dtype == dtype and tuple(result.shape) == bits.shape
+    return kept and bool((to_bits(result) == bits).all())
 
 
 def _touched(outputs: Sequence[OutputArena], expected: np.ndarray, now: np.ndarray) -> list[str]:

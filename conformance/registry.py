@@ -220,6 +220,12 @@ def formats() -> dict[str, Format]:
             raise ValueError(
                 f"format {name!r} would be selected by -k {name} along with {clash!r}: rename one"
             )
+        names = [oracle.name for oracle in found[name].oracles]
+        twice = next((oracle for oracle in names if names.count(oracle) > 1), None)
+        if twice:
+            raise ValueError(
+                f"format {name!r} has two oracles {twice!r}, whose votes would be one: rename one"
+            )
     return found
 
 

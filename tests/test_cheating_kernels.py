@@ -125,6 +125,39 @@ def spoils_its_result_for_a_while():
     return kernel
 
 
+def reshapes_its_result(change):
+    """The second call makes ``change`` of the tensor that the first one returned."""
+    kept = []
+
+    def kernel(weight, *, dtype, out=None):
+        result = right(weight, dtype)
+        if kept:
+            change(kept.pop())
+        elif out is None:
+            kept.append(result)
+        return result if out is None else out.copy_(result)
+
+    return kernel
+
+
+def widened(result):
+    result.data = result.double()
+
+
+def deletes_scales(weight, *, dtype, out=None):
+    result = right(weight, dtype)
+    object.__delattr__(weight, "absmax")
+    return result if out is None else out.copy_(result)
+
+
+def deletes_scales_at_last(weight, *, dtype, out=None, calls=[]):  # noqa: B006 - the state is the fault
+    calls.append(1)
+    result = right(weight, dtype)
+    if len(calls) % 2 == 0:
+        object.__delattr__(weight, "absmax")
+    return result if out is None else out.copy_(result)
+
+
 def writes_ahead(weight, *, dtype, out=None):
     """The first call writes where a later one's output ends, with the fence behind it."""
     if out is None:
@@ -150,6 +183,10 @@ def writes_ahead(weight, *, dtype, out=None):
         (spoils_inputs_for_a_while, "", ("INPUT_MUTATED",)),
         (spoils_its_result_for_a_while(), "dest=new", ("MISMATCH",)),
         (writes_ahead, "dest=new", ("OOB_WRITE",)),
+        (reshapes_its_result(lambda result: result.resize_(2, 2)), "dest=new", ("MISMATCH",)),
+        (reshapes_its_result(widened), "dest=new", ("MISMATCH",)),
+        (deletes_scales, "", ("CRASH_LAUNCH",)),
+        (deletes_scales_at_last, "", ("INPUT_MUTATED",)),
     ],
 )
 def test_caught(function, fields, kinds):

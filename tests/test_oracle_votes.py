@@ -8,6 +8,8 @@ import datetime
 import pytest
 import torch
 
+import conformance.formats.nf4 as nf4_module
+from conformance import registry
 from conformance.bits import from_bits, to_bits
 from conformance.known_faults import KnownFault, load
 from oracles.base import Declined, Oracle, Provenance
@@ -290,3 +292,11 @@ def test_builtin_entries_are_known_faults_on_their_case(fault):
     assert fault.id in with_it.verdict.summary
     without = judge(exact, fault.case, oracles=None)
     assert without.verdict.kind == "ORACLE_FAULT"
+
+
+def test_two_oracles_of_one_name_are_refused(monkeypatch):
+    nf4 = registry.formats()["nf4"]
+    doubled = dataclasses.replace(nf4, oracles=(*nf4.oracles, nf4.oracles[0]))
+    monkeypatch.setattr(nf4_module, "FORMATS", (doubled,))
+    with pytest.raises(ValueError, match=f"'nf4' has two oracles '{nf4.oracles[0].name}'"):
+        registry.formats()
