@@ -10,6 +10,9 @@ import numpy as np
 from kernels._blockwise import BlockwiseWeight
 from oracles.spec.rounding import numpy_bytes
 
+# The two codes of a byte, the high nibble first.
+_NIBBLES = np.stack([np.arange(256) >> 4, np.arange(256) & 15], axis=1)
+
 
 @dataclasses.dataclass(frozen=True)
 class BlockwiseModel:
@@ -24,7 +27,7 @@ class BlockwiseModel:
 
     def values(self) -> np.ndarray:
         with np.errstate(all="ignore"):
-            return (self.codebook[self.codes] * self.absmax[self.block]).reshape(self.shape)
+            return (self.codebook.take(self.codes) * self.absmax.take(self.block)).reshape(self.shape)
 
     def steps(self) -> np.ndarray:
         gaps = np.diff(np.unique(self.codebook[np.isfinite(self.codebook)].astype(np.float64)))
@@ -47,10 +50,7 @@ def unpack(weight: BlockwiseWeight) -> BlockwiseModel:
     data = numpy_bytes(weight.packed)
     n = math.prod(weight.shape)
     if weight.bits == 4:
-        codes = np.empty(2 * data.size, np.int64)
-        codes[0::2] = data >> 4
-        codes[1::2] = data & 15
-        codes = codes[:n]
+        codes = _NIBBLES.take(data, axis=0).reshape(-1)[:n]
     else:
         codes = data.astype(np.int64)
     absmax = weight.absmax.cpu().numpy()

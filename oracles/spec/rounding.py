@@ -49,26 +49,25 @@ def _to_float16(values: np.ndarray) -> np.ndarray:
     # Plus half a step less one, and one where the last bit that stays is set; less the difference in bias.
     # A carry out of the mantissa goes into the exponent, as it should; out of the largest one it is infinity.
     rebias = (bias - 15) << mantissa
-    rounded = magnitude >> drop & word(1)
+    rounded = np.asarray(magnitude >> drop)  # of an array without dimensions, operations make a scalar
+    rounded &= word(1)
     rounded += magnitude
     rounded -= word(rebias - (2 ** (mantissa - 11) - 1))
     rounded >>= drop
-    rounded = np.minimum(rounded, word(0x7C00))
+    np.minimum(rounded, word(0x7C00), out=rounded)
     small = magnitude < word((bias - 14) << mantissa)
     if small.any():
         # The subnormals of float16 are multiples of 2**-24, as all numbers are in the binade of this one: the
         # addition rounds to them.
         one = values.dtype.type(2.0 ** (mantissa - 24))
-        multiple = (magnitude.view(values.dtype) + one).view(word) - one.view(word)
-        rounded = np.where(small, multiple, rounded)
+        np.copyto(rounded, (magnitude.view(values.dtype) + one).view(word) - one.view(word), where=small)
     infinity = word((2 * bias + 1) << mantissa)
     if magnitude.max(initial=word(0)) > infinity:
-        nan = magnitude > infinity
         payload = magnitude >> drop & word(0x3FF)
-        rounded = np.where(nan, np.maximum(payload, word(1)) | word(0x7C00), rounded)
-    # Of an array without dimensions, the operations above make a scalar.
-    sign = bits >> word(8 * values.itemsize - 16) & word(0x8000)
-    return np.asarray((rounded | sign).astype(np.uint16))
+        quiet = np.maximum(payload, word(1)) | word(0x7C00)
+        np.copyto(rounded, quiet, where=magnitude > infinity)
+    rounded |= bits >> word(8 * values.itemsize - 16) & word(0x8000)
+    return rounded.astype(np.uint16)
 
 
 def float32_to_bfloat16(values: np.ndarray) -> np.ndarray:
