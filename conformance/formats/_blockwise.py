@@ -62,6 +62,9 @@ TILE_CASES = (
     "shape=1x127",
     "shape=1x128",
     "shape=1x129",
+    # Whole words of 16 bits, but not of 32: of 8-bit codes, and of 4-bit ones.
+    "shape=1x130",
+    "shape=1x132",
     "shape=1x136",
     "shape=5x63",
     "shape=1x1031",

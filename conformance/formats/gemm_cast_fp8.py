@@ -104,6 +104,8 @@ FORMATS = (
             "M=3,K=17,x=huge(1),xdtype=fp32",
             "M=3,K=300,x=outlier(1),per=block,xdtype=fp32",
             "M=2,K=33,x=ordinary(1),per=tensor,scales=zero",
+            # Zeros over a negative scale are negative.
+            "M=8,K=17,x=ramp,per=tensor,scales=negative(33)",
         ),
         large=(
             "M=3,K=1100,x=last(1)",

@@ -65,6 +65,8 @@ FORMATS = (
             "M=3,K=17,x=tiny(1),xdtype=fp32",
             "M=3,K=17,x=tiny(1),rule=absmax,xdtype=fp32",
             "M=3,K=17,x=huge(1),rule=minmax,xdtype=fp32",
+            # Subnormals: the scale's reciprocal is infinite, and so are the products with it.
+            "M=1,K=65,x=tiny(36),rule=minmax,xdtype=fp32",
         ),
         large=(
             "M=3,K=1100,x=last(1)",

@@ -241,6 +241,8 @@ FORMATS = (
             "bits=8,g=-1,K=9,N=31",
             # Several tiles of columns; the last lane has five of eight zeros.
             "bits=8,g=16,K=16,N=133",
+            # A lane whose zeros are one word, where others have two.
+            "bits=8,g=2,K=8,N=4,act=perm(1)",
             "bits=2,g=16,K=33,N=16,act=perm(1)",
             # An order of rows of one group.
             "g=-1,K=41,N=33,act=perm(1)",

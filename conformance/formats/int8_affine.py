@@ -301,6 +301,7 @@ FORMATS = (
             "shape=16x16,per=column",
             "shape=5x33,per=column,codes=uint8,zero=same,zp=random(3)",
             "shape=1x1,per=tensor",
+            "shape=7x5,per=tensor,sdtype=fp32",
             "shape=7x15,per=tensor,codes=uint8,zero=int32",
             "shape=9x33,scales=ties(1)",
             # A tile that starts deep inside a group.
