@@ -14,8 +14,8 @@ asking     copies of the weight for them to the device, and their answers from i
 comparison the exact model, rounding, bits, votes
 ========== ====================================================================================
 
-The own share is all but the kernel, the oracles and the asking of them, of the whole. Whoever compares with
-an upstream function takes its weight to the device and its answer back; with that it is the last share.
+The own share is all but kernel and oracles, of the whole. The last share leaves asking out too: whoever
+compares with an upstream function takes its weight to the device and its answer back.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ class Profile:
 
     @property
     def own(self) -> float:
-        """Share of the time that is neither the kernel's nor goes into having the oracles' answers."""
-        return self.with_asking - self.seconds["asking"] / self.total
+        """Share of the time that is neither the kernel's nor the oracles'."""
+        return 1 - (self.seconds["kernel"] + self.seconds["oracles"]) / self.total
 
     @property
-    def with_asking(self) -> float:
-        """Share of the time that is neither the kernel's nor the oracles' own."""
-        return 1 - (self.seconds["kernel"] + self.seconds["oracles"]) / self.total
+    def without_asking(self) -> float:
+        """Share of the time that is neither theirs nor goes into asking the oracles."""
+        return self.own - self.seconds["asking"] / self.total
 
     def to_dict(self) -> dict[str, Any]:
         return {
             **dataclasses.asdict(self),
             "cases_per_s": self.rate,
             "own_share": self.own,
-            "own_share_with_asking": self.with_asking,
+            "own_share_without_asking": self.without_asking,
         }
 
 
@@ -205,13 +205,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _headings() -> list[str]:
-    return ["format", "cases/s", *STAGES, "own share", "with asking"]
+    return ["format", "cases/s", *STAGES, "own share", "without asking"]
 
 
 def _row(found: Profile) -> list[str]:
     """Cells: milliseconds a case of each stage."""
     stages = [f"{found.seconds[stage] / found.cases * 1e3:.2f}" for stage in STAGES]
-    return [found.format, f"{found.rate:.0f}", *stages, f"{found.own:.0%}", f"{found.with_asking:.0%}"]
+    return [found.format, f"{found.rate:.0f}", *stages, f"{found.own:.0%}", f"{found.without_asking:.0%}"]
 
 
 def _about(runtime: Any, options: argparse.Namespace) -> dict[str, Any]:

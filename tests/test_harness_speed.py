@@ -43,8 +43,8 @@ def test_own_share_leaves_kernel_and_oracles_out():
     seconds = {"draw": 1, "input": 1, "kernel": 3, "guards": 1, "oracles": 2, "asking": 1, "comparison": 1}
     found = Profile("nf4", "fp16", 20, 1, 5.0, seconds)
     assert found.rate == 4
-    assert found.own == pytest.approx(4 / 10)
-    assert found.with_asking == 1 - 5 / 10
+    assert found.own == 1 - 5 / 10
+    assert found.without_asking == pytest.approx(4 / 10)
 
 
 def test_what_cannot_be_timed_is_refused():
