@@ -125,21 +125,34 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(part, path)
 
 
-def read(path: Path) -> Results:
-    """Results of a file that :meth:`Results.write` wrote.
+def read_json(path: Path) -> dict[str, Any]:
+    """What :func:`write_json` wrote, of this schema.
 
     Raises:
-        UsageError: no such file, or not of this form.
+        UsageError: no such file, no JSON, or another schema.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"results: expected a JSON file, found {type(error).__name__}: {error}") from error
     schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != SCHEMA:
+    if not isinstance(content, dict) or schema != SCHEMA:
         raise UsageError(f"results: expected schema {SCHEMA}, found {schema!r} in {str(path)!r}")
+    return content
+
+
+def read(path: Path) -> Results:
+    """Results of a file that :meth:`Results.write` wrote.
+
+    Raises:
+        UsageError: no such file, or not of this form.
+    """
+    content = read_json(path)
     if "swept" in content:
-        raise UsageError(f"results: expected those of python -m benchmarks, found a sweep in {str(path)!r}")
+        raise UsageError(
+            f"results: expected those of python -m benchmarks, found a sweep in {str(path)!r}: "
+            f"python -m benchmarks.sweep --show prints it"
+        )
     try:
         return Results(
             content["machine"],

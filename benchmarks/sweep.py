@@ -16,62 +16,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from benchmarks.budget import Budget
 from benchmarks.cases import LARGEST, BenchCase, find_dtypes, find_variants, parse_size
 from benchmarks.results import write_json
+from benchmarks.swept import Swept, Trial, read, show
 from conformance.errors import UsageError
 
 FINALISTS = 5
 ROUNDS = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """One configuration: its launch parameters, and the fraction of the copy or why there is none."""
-
-    launch: dict[str, int]
-    status: str
-    seconds: float | None = None
-    fraction: float | None = None
-    again: bool = False  # timed in the final rounds too
-    reason: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Swept:
-    """A case and its trials; the first is the defaults.
-
-    Attributes:
-        best: the fastest that is right, or None.
-        complete: whether every configuration was tried.
-    """
-
-    case: BenchCase
-    n_bytes: int
-    copy_seconds: float | None
-    trials: tuple[Trial, ...]
-    complete: bool
-    reason: str = ""
-
-    @property
-    def best(self) -> Trial | None:
-        right = [trial for trial in self.trials if trial.seconds is not None]
-        final = [trial for trial in right if trial.again] or right
-        return min(final, key=lambda trial: trial.seconds or 0, default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        best = self.best
-        return {
-            "case": dataclasses.asdict(self.case),
-            "n_bytes": self.n_bytes,
-            "copy_seconds": self.copy_seconds,
-            "complete": self.complete,
-            "reason": self.reason,
-            "best": None if best is None else dataclasses.asdict(best),
-            "trials": [dataclasses.asdict(trial) for trial in self.trials],
-        }
 
 
 def sweep(case: BenchCase, launches: Sequence[Mapping[str, int]], machine: Any, budget: Budget) -> Swept:
@@ -157,35 +110,6 @@ def sweep_all(
             yield sweep(case, launches, machine, budget.part(len(cases) - index))
 
 
-def _written(launch: Mapping[str, int]) -> str:
-    return " ".join(f"{key}={value}" for key, value in launch.items())
-
-
-def table(found: Sequence[Swept]) -> Table:
-    """A row a case: what the defaults give, and what the best give."""
-    shown = Table(title="launch parameters", title_justify="left")
-    for column in ("case", "defaults", "best", "best parameters", "tried", "wrong", "note"):
-        shown.add_column(
-            column, justify="right" if column in ("defaults", "best", "tried") else "left", overflow="fold"
-        )
-    for entry in found:
-        best = entry.best
-        wrong = [trial for trial in entry.trials if trial.status == "wrong"]
-        failed = [trial for trial in entry.trials if trial.status == "failed"]
-        first = entry.trials[0].fraction if entry.trials else None
-        note = entry.reason or next((trial.reason for trial in (*wrong, *failed)), "")
-        shown.add_row(
-            entry.case.id,
-            "" if first is None else f"{first:.3f}",
-            "" if best is None or best.fraction is None else f"{best.fraction:.3f}",
-            "" if best is None else _written(best.launch),
-            f"{len(entry.trials)}{'' if entry.complete else ' (cut)'}",
-            f"{len(wrong)} wrong, {len(failed)} failed" if wrong or failed else "",
-            note,
-        )
-    return shown
-
-
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
     top.add_argument(
@@ -202,11 +126,15 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--jobs", type=int, default=0, help="compile first, in this many processes")
     top.add_argument("--limit", type=int, help="only the first so many configurations, nearest the defaults")
     top.add_argument("--json", type=Path, metavar="FILE", help="write every configuration's time")
+    top.add_argument("--show", type=Path, metavar="FILE", help="print the table of such a file; needs no GPU")
     top.add_argument("--device", default="cuda", help="cuda or cuda:N")
     return top
 
 
 def _main(options: argparse.Namespace, machine: Any, console: Console) -> int:
+    if options.show:
+        show(*read(options.show), console)
+        return 0
     cases = targets(options)
     if machine is None:
         from benchmarks.machine import cuda_machine
@@ -230,7 +158,7 @@ def _main(options: argparse.Namespace, machine: Any, console: Console) -> int:
             if options.json:
                 content = {"schema": 1, "machine": machine.about, "swept": [one.to_dict() for one in found]}
                 write_json(options.json, content)
-    console.print(table(found))
+    show(machine.about, found, console)
     trials = [trial for entry in found for trial in entry.trials]
     # Bits that depend on launch parameters are a fault of the kernel.
     return 1 if any(trial.status == "wrong" for trial in trials) or not trials else 0

@@ -89,6 +89,7 @@ class _Calls:
         self.before = identity(views.items())
         self.bits: list[np.ndarray] = []
         self.new: torch.Tensor | None = None
+        self.place = 0
         self.stray: list[str] = []
         self.mutated: list[str] = []
         self.strayed: list[str] = []
@@ -109,10 +110,13 @@ class _Calls:
             # Of the memory that was handed out: the tensor object may have been pointed elsewhere.
             self.bits.append(to_bits(found).copy() if written is None else written)
             if number == 0 and output is None:
-                self.new = found
-            elif self.new is not None and not _holds(self.new, self.bits[0], self.dtype):
-                text = "expected a tensor of its own, found one that a later call overwrote"
-                return self._with_writes(Execution(contract=text))
+                self.new, self.place = found, _storage(found)
+            elif self.new is not None:
+                shared = self._shared(None if output is not None else found)
+                if shared is not None:
+                    return self._with_writes(
+                        Execution(contract=f"expected a tensor of its own, found {shared}")
+                    )
         if not left_alone(self.weight, self.before):
             self.mutated.append("the weight's tensors were replaced by others")
         unwritten = self._unwritten()
@@ -124,6 +128,16 @@ class _Calls:
                 unstable=self._unstable(unwritten),
             )
         )
+
+    def _shared(self, found: torch.Tensor | None) -> str | None:
+        """How the first call's result is not its caller's alone. ``found``: what a later call allocated."""
+        assert self.new is not None
+        if not _holds(self.new, self.bits[0], self.dtype):
+            return "one that a later call overwrote"
+        # The first is alive: only a kernel that keeps it can hand it out again.
+        if found is not None and self.place and _storage(found) == self.place:
+            return "one in the storage of an earlier call's"
+        return None
 
     def _with_writes(self, found: Execution) -> Execution:
         stray, mutated = tuple(dict.fromkeys(self.stray)), (*found.mutated, *self.mutated)
@@ -170,6 +184,11 @@ class _Calls:
         if unwritten is not None:
             unstable &= ~unwritten
         return unstable if unstable.any() else None
+
+
+def _storage(result: torch.Tensor) -> int:
+    """Address of a tensor's storage, 0 where it is empty."""
+    return result.untyped_storage().data_ptr()
 
 
 def _holds(result: torch.Tensor, bits: np.ndarray, dtype: torch.dtype) -> bool:

@@ -106,7 +106,11 @@ class Measures:
         if not self.wrong:
             return "no element differs"
         parts = []
-        if self.finite:
+        if self.finite and not self.max_abs:
+            parts.append(
+                "finite values are equal"
+            )  # whose SNR is infinite, which reads as if nothing were wrong
+        elif self.finite:
             parts += [f"SNR {self.snr_db:.1f} dB", f"max |error| {self.max_abs:.3g}"]
         where = most_telling(self.axes)
         spread = self._spread() if where is None else where.words()

@@ -180,8 +180,8 @@ def launch(weight: GPTQWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
     # Programs of one packed row, and of one warp, were fastest nearly throughout. In activation order every
     # row loads its own scales and zeros, for more columns at once; there two warps were, but for weights of
-    # about 4096 x 4096. At 2 and 3 bit a packed row has 16 and 32 rows of outputs: fewer columns then. Small
-    # weights like more columns, each width at a size of its own.
+    # about 4096 x 4096. At 2 and 3 bit a packed row has 16 and 32 rows of outputs: fewer columns then, and in
+    # the largest weights at 4 bit. Small weights like more columns, each width at a size of its own.
     n_rows, n_cols = weight.output_shape
     n_elements = n_rows * n_cols
     half = dtype is not torch.float32
@@ -190,7 +190,8 @@ def launch(weight: GPTQWeight, dtype: torch.dtype) -> dict[str, int]:
         return {"packed_rows": 1, "cols": 64 * side_by_side(dtype), "num_warps": 1 if one else 2}
     if not half:
         return {"packed_rows": 1, "cols": 128, "num_warps": 1}
-    cols, warps = 128 if weight.bits < 4 else 256, 1
+    narrow = weight.bits < 4 or (weight.bits == 4 and n_elements > 2**27)
+    cols, warps = 128 if narrow else 256, 1
     if weight.bits == 8 and n_elements <= 2**25:
         cols = 512
     elif (weight.bits == 4 and n_elements <= 2**22) or (weight.bits == 2 and 2**22 < n_elements <= 2**24):

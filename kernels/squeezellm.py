@@ -207,14 +207,14 @@ def launch(weight: SqueezeLLMWeight, dtype: torch.dtype) -> dict[str, int]:
     """Launch parameters that ``dequantize`` takes where none are given."""
     if GATHERS and not _has_full_rows(weight):
         # Many rows, for which the tables are loaded once, of few columns: else small weights have too few
-        # programs.
+        # programs. The largest have enough of them with twice the columns.
         n_rows, n_cols = weight.output_shape
         if dtype is torch.float32:
             packed_rows, cols, warps = (2, 64, 4) if weight.bits == 3 else (4, 64, 4)
         elif weight.bits == 3:
             packed_rows, cols, warps = (4, 32, 2) if n_rows * n_cols <= 2**25 else (2, 64, 2)
         else:
-            packed_rows, cols, warps = 16, 32, 2
+            packed_rows, cols, warps = (16, 32, 2) if n_rows * n_cols <= 2**27 else (8, 64, 2)
         return {"gather": 1, "packed_rows": packed_rows, "down": 0, "cols": cols, "num_warps": warps}
     packed_rows = 2 if weight.bits == 3 else 8
     # Every output is a lookup in its column's table. A thread has few columns, so that the tables a

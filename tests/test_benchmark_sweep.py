@@ -63,10 +63,11 @@ def test_every_configuration_is_one_that_the_kernel_takes(variant, dtype):
 # Where the defaults change with the size of the output: the sizes beside each border.
 BORDERS = {
     "gptq/2bit": [((4096, 1024), (4224, 1024)), ((4096, 4096), (4224, 4096))],
-    "gptq/4bit": [((4096, 1024), (4224, 1024))],
+    "gptq/4bit": [((4096, 1024), (4224, 1024)), ((8192, 16384), (8320, 16384))],
     "gptq/4bit-act-order": [((4096, 1024), (4224, 1024)), ((4096, 4096), (4224, 4096))],
     "gptq/8bit": [((8192, 4096), (8320, 4096))],
     "squeezellm/3bit": [((8192, 4096), (8320, 4096))],
+    "squeezellm/4bit": [((8192, 16384), (8320, 16384))],
 }
 
 
@@ -178,6 +179,34 @@ def test_a_sweep_cut_short_says_so(tmp_path, monkeypatch):
     assert 0 < len(first["trials"]) < 4
     assert first["best"] is not None
     assert not second["complete"]
+
+
+def test_the_table_of_a_file(tmp_path, capsys):
+    file = tmp_path / "sweep.json"
+    assert main([*ARGUMENTS, "--json", str(file)], machine()) == 0
+    first = capsys.readouterr().out
+    assert "llm_int8/rows/fp16/8x64" in first
+    assert main(["--show", str(file)]) == 0
+    assert capsys.readouterr().out.strip() == first.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "expected a JSON file"),
+        ("[]", "expected schema 1, found None"),
+        ('{"schema": 2, "swept": []}', "expected schema 1, found 2"),
+        ('{"schema": 1, "measurements": []}', "expected a sweep's file"),
+        ('{"schema": 1, "swept": []}', "expected the fields of one"),
+        ('{"schema": 1, "machine": {}, "swept": [{"case": {}}]}', "expected the fields of one"),
+        ('{"schema": 1, "machine": {}, "swept": 3}', "expected the fields of one"),
+    ],
+)
+def test_a_file_that_is_no_sweep(tmp_path, capsys, text, words):
+    file = tmp_path / "sweep.json"
+    file.write_text(text)
+    assert main(["--show", str(file)]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_wrong_use(capsys):

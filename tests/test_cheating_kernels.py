@@ -2,17 +2,20 @@
 
 import ctypes
 import dataclasses
+import inspect
 
 import pytest
 import torch
 
 from conformance.arena import GUARD
+from conformance.execute import execute
 from conformance.harness import Harness
 from conformance.known_faults import BUILTIN, load
 from conformance.registry import Kernel, formats
 from conformance.running import Tally
 from conformance.runtime import Runtime
 from kernels import Unsupported
+from kernels.llm_int8 import LLMInt8Weight
 
 FMT = formats()["llm_int8"]
 
@@ -31,6 +34,26 @@ def shared_workspace(weight, *, dtype):
     first = not getattr(buffer, "used", False)
     buffer.used = True
     return buffer.copy_(right(weight, dtype)) if not first else buffer.fill_(7.0)
+
+
+_ANSWERS: dict = {}
+
+
+def cached_answer(weight, *, dtype):
+    """Right, but the tensor of the call before: whoever writes to a result spoils the next one."""
+    result = right(weight, dtype)
+    kept = _ANSWERS.setdefault((tuple(result.shape), dtype), torch.empty_like(result))
+    return kept.copy_(result)
+
+
+def slices_of_one(weight, *, dtype):
+    """Each call's result in a place of its own, but all in one storage: they keep each other alive."""
+    result = right(weight, dtype)
+    kept = _ANSWERS.setdefault(
+        (tuple(result.shape), dtype, "all"), [torch.empty(8, *result.shape, dtype=dtype), 0]
+    )
+    kept[1] = (kept[1] + 1) % 8
+    return kept[0][kept[1]].copy_(result)
 
 
 def rebinds_out(weight, *, dtype, out=None):
@@ -170,6 +193,8 @@ def writes_ahead(weight, *, dtype, out=None):
     ("function", "fields", "kinds"),
     [
         (shared_workspace, "", ("MISMATCH",)),
+        (cached_answer, "", ("MISMATCH",)),
+        (slices_of_one, "", ("MISMATCH",)),
         (rebinds_out, "", ("MISMATCH", "UNWRITTEN")),
         (replaces_scales, "", ("INPUT_MUTATED",)),
         (one_stride, "dest=padded", ("OOB_WRITE", "UNWRITTEN", "MISMATCH")),
@@ -195,6 +220,25 @@ def test_caught(function, fields, kinds):
     assert dataclasses.replace(verdict).failed
 
 
+@pytest.mark.parametrize("function", [cached_answer, slices_of_one])
+def test_a_result_in_the_storage_of_an_earlier_one_is_said(function):
+    assert (
+        "expected a tensor of its own, found one in the storage of an earlier call's"
+        in judged(function, "").summary
+    )
+
+
+def test_no_element_has_no_storage_to_share():
+    def empty(weight, *, dtype):
+        return torch.empty(0, 17, dtype=dtype)
+
+    weight = LLMInt8Weight(codes=torch.empty(0, 17, dtype=torch.int8), absmax=torch.empty(0))
+    found = execute(Kernel("empty", empty, False, False), weight, torch.float16, torch.device("cpu"))
+    assert found.contract is None
+    assert found.bits is not None
+    assert found.bits.shape == (0, 17)
+
+
 def test_a_stray_byte_is_counted_once():
     summary = judged(writes_ahead, "dest=new").summary
     assert summary.count("1 bytes") == 1, summary
@@ -202,10 +246,11 @@ def test_a_stray_byte_is_counted_once():
 
 
 def judged(function, fields):
+    takes_out = "out" in inspect.signature(function).parameters
     harness = Harness(
         runtime=Runtime(torch.device("cpu"), True),
         formats={"llm_int8": FMT},
-        kernels={"llm_int8": Kernel(function.__name__, function, False, function is not shared_workspace)},
+        kernels={"llm_int8": Kernel(function.__name__, function, False, takes_out)},
         known_faults=load(BUILTIN),
         oracles=frozenset(),
     )

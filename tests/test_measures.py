@@ -77,6 +77,14 @@ def test_epsilon_is_the_smallest_normal(dtype: str, epsilon: float):
     assert found.max_rel == 1.0
 
 
+def test_values_that_are_not_finite_have_no_snr_to_say():
+    got = measured([1.0, math.nan, 2.0], [1.0, math.inf, 2.0])
+    assert got.sentence().startswith("finite values are equal; 1 of 3 wrong"), got.sentence()
+    assert "SNR" not in measured([1.0, -0.0], [1.0, 0.0]).sentence()
+    assert "SNR -inf dB" in measured([1.0, 2.0], [0.0, 0.0]).sentence()
+    assert "SNR" in measured([1.0, math.nan, 2.0], [1.0, math.inf, 2.5]).sentence()
+
+
 def test_snr_of_equal_and_of_zero():
     assert measured([1.0, 2.0], [1.0, 2.0]).snr_db == math.inf
     assert measured([1.0, 2.0], [0.0, 0.0]).snr_db == -math.inf
