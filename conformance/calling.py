@@ -66,6 +66,13 @@ def contract_breach(
     return None
 
 
+def _place(tensor: torch.Tensor) -> tuple[int, list[int]]:
+    """Where the elements of a tensor lie. A view may have another stride where there is one element."""
+    return tensor.data_ptr(), [
+        step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
+    ]
+
+
 def call(
     kernel: Kernel,
     weight: PackedWeight,
@@ -79,7 +86,7 @@ def call(
     arguments: dict[str, Any] = dict(launch or {})
     if output is not None:
         arguments["out"] = output.tensor
-        place = (output.tensor.data_ptr(), output.tensor.stride())
+        place = _place(output.tensor)
     try:
         with np.errstate(all="ignore"), Staying():  # the interpreter computes with NumPy
             result = kernel.function(weight, dtype=dtype, **arguments)
@@ -94,7 +101,7 @@ def call(
         lost = device_loss.why_lost(device)
         return Execution(crash=crash_kind(error), error=one_line(error) + raised_in(error, kernel), lost=lost)
     breach = contract_breach(result, shape, dtype, device)
-    if breach is None and output is not None and (result.data_ptr(), result.stride()) != place:
+    if breach is None and output is not None and _place(result) != place:
         breach = "expected the given out to be returned, found another tensor"
     if breach:
         return Execution(contract=breach)

@@ -239,13 +239,28 @@ def test_no_element_has_no_storage_to_share():
     assert found.bits.shape == (0, 17)
 
 
+def returns_a_view(weight, *, dtype, out=None):
+    result = right(weight, dtype)
+    if out is None:
+        return result
+    out.copy_(result)
+    # Its stride is another where there is but one element along a dimension.
+    return out.view(-1).view(out.shape)
+
+
+@pytest.mark.parametrize("shape", ["1x1", "1x17", "17x1"])
+@pytest.mark.parametrize("dest", ["given", "new", "strided", "padded", "offset"])
+def test_a_view_of_out_is_out(shape, dest):
+    assert judged(returns_a_view, f"dest={dest}", shape).kind == "EXACT"
+
+
 def test_a_stray_byte_is_counted_once():
     summary = judged(writes_ahead, "dest=new").summary
     assert summary.count("1 bytes") == 1, summary
     assert ";" not in summary
 
 
-def judged(function, fields):
+def judged(function, fields, shape="3x17"):
     takes_out = "out" in inspect.signature(function).parameters
     harness = Harness(
         runtime=Runtime(torch.device("cpu"), True),
@@ -254,7 +269,7 @@ def judged(function, fields):
         known_faults=load(BUILTIN),
         oracles=frozenset(),
     )
-    case = FMT.parse(",".join(filter(None, ("shape=3x17", fields))))
+    case = FMT.parse(",".join(filter(None, (f"shape={shape}", fields))))
     return harness.judge(case).verdict
 
 
