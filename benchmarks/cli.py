@@ -71,7 +71,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _kernels(texts: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    from conformance.registry import find_format, user_kernel
+    from conformance.loading import user_kernel
+    from conformance.registry import find_format
 
     found = {}
     for text in texts:

@@ -27,7 +27,8 @@ from conformance.errors import UsageError
 from conformance.execution import Breach
 from conformance.fused_calls import Caller
 from conformance.fused_view import settle, view
-from conformance.registry import FUSED, NO_REMARKS, Format, Kernel, Remarks, load_kernel
+from conformance.loading import load_kernel
+from conformance.registry import FUSED, NO_REMARKS, Format, Kernel, Remarks
 from kernels import Unsupported
 from kernels._packed import PackedWeight, map_tensors
 from oracles.spec.rounding import round_to

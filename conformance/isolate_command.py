@@ -41,7 +41,8 @@ def run_isolate(options: argparse.Namespace) -> int:
         from conformance.detect.report import progress
         from conformance.investigate import investigate
         from conformance.isolation import first_wrong, forgot, held, isolate, steps_of
-        from conformance.registry import builtin_kernel, find_format, user_kernel
+        from conformance.loading import user_kernel
+        from conformance.registry import builtin_kernel, find_format
 
         fmt = find_format(TAKES[options.takes])
         kernel = builtin_kernel(fmt) if options.gemm is None else user_kernel(fmt, options.gemm)

@@ -11,8 +11,9 @@ from conformance.case import parse_fields
 from conformance.errors import UsageError
 from conformance.execute import execute
 from conformance.judge import Answer, Judge
+from conformance.loading import user_kernel
 from conformance.materialize import materialize
-from conformance.registry import builtin_kernel, find_format, launch_arguments, user_kernel
+from conformance.registry import builtin_kernel, find_format, launch_arguments
 from conformance.report import report
 from conformance.runtime import choose
 

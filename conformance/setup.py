@@ -16,8 +16,9 @@ from conformance.fused import BRIEF, MANY, SAMPLED, SIGN_OF_ZERO, Probe, about
 from conformance.fused_activations import FEW, TOKENS
 from conformance.gemm_bound import FLOAT32, Accumulation
 from conformance.harness import Harness
+from conformance.loading import user_kernel
 from conformance.profiles import FUSED_PART, PROFILES, REAL_EVERY
-from conformance.registry import FUSED, Format, Kernel, builtin_kernel, formats, parse_case, user_kernel
+from conformance.registry import FUSED, Format, Kernel, builtin_kernel, formats, parse_case
 from conformance.results import ResultWriter, Summary
 from conformance.runtime import Runtime, environment
 from conformance.verdict import KINDS

@@ -239,6 +239,35 @@ def test_no_element_has_no_storage_to_share():
     assert found.bits.shape == (0, 17)
 
 
+def sets(change, then=None):
+    def kernel(weight, *, dtype, out=None):
+        result = right(weight, dtype)
+        change()
+        if then is not None:
+            raise then
+        return result if out is None else out.copy_(result)
+
+    return kernel
+
+
+@pytest.mark.parametrize("dest", ["given", "new"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda: torch.set_default_dtype(torch.float64), "dtype as float32, found it set to float64"),
+        (lambda: torch.set_default_device("meta"), "device as cpu, found it set to meta"),
+    ],
+)
+def test_a_call_that_changes_torchs_defaults(change, words, dest):
+    verdict = judged(sets(change), f"dest={dest}")
+    assert verdict.kind == "MISMATCH"
+    assert f"expected the call to leave torch's default {words}" in verdict.summary
+    # Where it raises, that is what is said.
+    assert judged(sets(change, ValueError("no")), f"dest={dest}").kind == "CRASH_LAUNCH"
+    made = torch.empty(0)
+    assert (made.dtype, made.device.type) == (torch.float32, "cpu")
+
+
 def returns_a_view(weight, *, dtype, out=None):
     result = right(weight, dtype)
     if out is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from conformance import setup as run_setup
 from conformance.errors import UsageError
@@ -76,6 +77,25 @@ def test_module_that_fails_at_import(tmp_path):
     with pytest.raises(UsageError, match="to import, found OSError") as info:
         run_setup.build(CPU, kernels=[f"nf4={file}:f"])
     assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("torch.set_default_dtype(torch.float64)", "default dtype as float32, found it set to float64"),
+        ("torch.set_default_device('meta')", "default device as cpu, found it set to meta"),
+    ],
+)
+def test_module_that_changes_what_tensors_are_made_as(tmp_path, line, words, fails):
+    file = tmp_path / "rude.py"
+    file.write_text(
+        f"import torch\n{line}\n{'raise OSError' if fails else ''}\ndef f(weight, *, dtype): ...\n"
+    )
+    with pytest.raises(UsageError, match="found OSError" if fails else words):
+        run_setup.build(CPU, kernels=[f"nf4={file}:f"])
+    made = torch.empty(0)
+    assert (made.dtype, made.device) == (torch.float32, CPU.device)
 
 
 def test_kernel_of_a_file_and_of_a_module():
