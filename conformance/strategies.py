@@ -121,7 +121,7 @@ def draw_each(strategy: Cases, count: int, seed: int | str, look: Callable[[Case
     shrunk. Not for use inside a running Hypothesis test, which it would be a part of.
     """
     seen: set[Case] = set()
-    raised: list[Exception] = []
+    raised: list[BaseException] = []
 
     @given(_Batch(strategy))
     def each(batch: list[tuple[Case, Choices]]) -> None:
@@ -130,8 +130,8 @@ def draw_each(strategy: Cases, count: int, seed: int | str, look: Callable[[Case
                 seen.add(case)
                 try:
                     look(case, choices)
-                except Exception as error:
-                    # Hypothesis would try it again.
+                except BaseException as error:
+                    # Hypothesis would try it again, and call what then passes flaky.
                     raised.append(error)
                 if raised or len(seen) == count:
                     raise _Enough("enough")

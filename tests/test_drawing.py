@@ -69,15 +69,16 @@ def test_the_choices_make_the_case_again(name):
     assert seen[0] == case
 
 
-def test_an_exception_ends_the_drawing_and_is_raised_once():
+@pytest.mark.parametrize("error", [KeyError, SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_an_exception_ends_the_drawing_and_is_raised_once(error):
     seen = []
 
     def look(case, choices):
         seen.append(case)
         if len(seen) == 30:
-            raise KeyError(case)
+            raise error(case)
 
-    with pytest.raises(KeyError):
+    with pytest.raises(error):
         draw_each(NF4, 60, 0, look)
     assert len(seen) == 30
 
