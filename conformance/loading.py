@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ def load_kernel(path: str) -> Callable[..., torch.Tensor]:
     module_name, colon, attribute = path.rpartition(":")
     if not colon or not module_name or not attribute:
         raise UsageError(f"kernel: expected module:function or file.py:function, found {path!r}")
-    before = Defaults.now()
+    before, here = Defaults.now(), Path.cwd()
     try:
         if module_name.endswith(".py"):
             file = Path(module_name)
@@ -53,6 +54,7 @@ def load_kernel(path: str) -> Callable[..., torch.Tensor]:
             + " ".join(str(error).split())
         ) from error
     finally:
+        os.chdir(here)  # results go where the run was begun
         changed = before.restore()
     if changed is not None:
         raise UsageError(f"kernel: expected the import of {module_name!r} to leave {changed}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,6 +78,14 @@ def test_module_that_fails_at_import(tmp_path):
     with pytest.raises(UsageError, match="to import, found OSError") as info:
         run_setup.build(CPU, kernels=[f"nf4={file}:f"])
     assert "\n" not in str(info.value)
+
+
+def test_module_that_goes_elsewhere(tmp_path):
+    file = tmp_path / "walks.py"
+    file.write_text(f"import os\nos.chdir({str(tmp_path)!r})\ndef f(weight, *, dtype): ...\n")
+    here = Path.cwd()
+    run_setup.build(CPU, kernels=[f"nf4={file}:f"])
+    assert Path.cwd() == here
 
 
 @pytest.mark.parametrize("fails", [False, True])
