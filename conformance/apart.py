@@ -8,7 +8,7 @@ different outputs, and the kernel is called on it. One cause alone is put to the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -157,14 +157,10 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
     Raises nothing but what ``run`` raises.
     """
     left = tuple(candidates)
-    inputs = [
-        found
-        for kin, drawn in pool(fmt, case)
-        if (found := _look(fmt, kin, drawn, left, device)) and any(found.classes)
-    ]
+    inputs = list(_inputs(fmt, case, left, device))
     held: dict[str, int] = {candidate.name: 0 for candidate in left}
     said: list[str] = []
-    failed = 0
+    failed = largest = 0
     alone = False
     against: Against | None = None
     for _ in range(RUNS):
@@ -186,6 +182,8 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
             continue
         wrong = wrong_in(got, chosen.right, chosen.ctx)
         failed += bool(wrong.any())
+        if wrong.any():
+            largest = max(largest, chosen.right.size)
         fits = {
             i: how for i in known if (how := match(chosen.predicted[i], got, wrong, chosen.ctx)) is not None
         }
@@ -205,8 +203,55 @@ def tell_apart(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Ru
             said.append(f"the kernel is right on {chosen.case.id}, where this would show")
         else:
             said.append(f"the kernel is right on {chosen.case.id}")
+    sure = tuple(candidate for candidate in left if held[candidate.name])
+    if sure:
+        rest = (one for one in inputs if one.kin == 0 and one.right.size > largest)
+        larger = _denied([candidates.index(candidate) for candidate in sure], rest, run)
+        if larger is not None:
+            return refuted(candidates, said[-1], larger)
     outcome = _outcome(candidates, left, held, said, failed)
     return dataclasses.replace(outcome, against=against, alone=alone and not any(held.values()))
+
+
+def refuted(candidates: Sequence[Candidate], held: str, against: Against) -> Outcome:
+    """The outcome for candidates that held on small inputs, as the words say, and not on a large one."""
+    words = f"another fault, or more than one: {held}, but not on {against.case.id}"
+    return Outcome(tuple(candidates), words, refuted=True, against=against)
+
+
+def denied(fmt: Format, case: Case, candidates: Sequence[Candidate], run: Run, device: str) -> Against | None:
+    """The largest input of the failing case's kind, if the kernel is wrong on it in another way than all of
+    the candidates; arguments as of :func:`tell_apart`.
+
+    With two or three groups the wrong group's index has few values, and a fault that is in no catalogue is
+    likely to have those of one that is.
+    """
+    return _denied(range(len(candidates)), _inputs(fmt, case, candidates, device, most=0), run)
+
+
+def _inputs(
+    fmt: Format, case: Case, candidates: Sequence[Candidate], device: str, most: int = 1
+) -> Iterator[_Input]:
+    """Inputs on which a candidate shows; ``most``: the largest ``kin``, after which there are others."""
+    for kin, drawn in pool(fmt, case):
+        if kin > most:
+            return
+        found = _look(fmt, kin, drawn, candidates, device)
+        if found is not None and any(found.classes):
+            yield found
+
+
+def _denied(known: Sequence[int], inputs: Iterable[_Input], run: Run) -> Against | None:
+    telling = [one for one in inputs if not one.special and all(one.classes[i] for i in known)]
+    if not telling:
+        return None
+    chosen = max(telling, key=lambda one: one.right.size)
+    got = run(chosen.case)
+    if got is None or got.shape != chosen.right.shape:
+        return None
+    wrong = wrong_in(got, chosen.right, chosen.ctx)
+    fits = any(match(chosen.predicted[i], got, wrong, chosen.ctx) is not None for i in known)
+    return None if fits or not wrong.any() else Against(chosen.case, chosen.ctx, got, wrong)
 
 
 def _outcome(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from conformance.apart import Outcome, Run, pool, tell_apart
+from conformance.apart import Outcome, Run, denied, pool, refuted, tell_apart
 from conformance.axes import even_steps, labels
 from conformance.bits import DTYPES
 from conformance.candidates import Candidate, Fit, fit, pairs
@@ -134,9 +134,6 @@ def look_into(fmt: Format, checked: Checked, run: Run | None = None) -> Checked:
         return _with(checked, _named(verdict, found, got, want, wrong, ctx))
     before = hold_to(fmt, found, checked.earlier)
     found = before.left
-    if before.proven:
-        named = _named(verdict, found, got, want, wrong, ctx)
-        return _with(checked, dataclasses.replace(named, apart=before.words))
     outcome = None
     with time_limit(SECONDS) as limit:
 
@@ -147,9 +144,14 @@ def look_into(fmt: Format, checked: Checked, run: Run | None = None) -> Checked:
                 raise TimeUp
             return output
 
-        outcome = tell_apart(
-            fmt, verdict.case, [candidate for candidate, _ in found], in_time, verdict.device
-        )
+        left = [candidate for candidate, _ in found]
+        if not before.proven:
+            outcome = tell_apart(fmt, verdict.case, left, in_time, verdict.device)
+        elif against := denied(fmt, verdict.case, left, in_time, verdict.device):
+            outcome = refuted(left, before.words, against)
+    if outcome is None and before.proven:
+        named = _named(verdict, found, got, want, wrong, ctx)
+        return _with(checked, dataclasses.replace(named, apart=before.words))
     if outcome is None:
         late = _named(verdict, found, got, want, wrong, ctx)
         words = f"not tried to the end: {SECONDS} s were over"

@@ -101,7 +101,10 @@ def test_larger_cases_tell_causes_apart(name):
     """On a case with several blocks or rows and all codes, a cause is named for its own output only,
     but for faults that are the same arithmetic there."""
     fmt = FORMATS[name]
-    text = "shape=9x33" if name == "llm_int8" else "shape=5x300,blocksize=32,absmax=nested,scales=ordinary(3)"
+    # Blocks of 128: in those of 32 the byte's index is also the block of 64.
+    text = (
+        "shape=9x33" if name == "llm_int8" else "shape=5x300,blocksize=128,absmax=nested,scales=ordinary(3)"
+    )
     weight = fmt.words(fmt.parse(text))
     ctx = Context(weight, fmt.unpack(weight), torch.float32)
     right = round_to(ctx.model.values(), torch.float32)

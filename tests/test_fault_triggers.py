@@ -19,6 +19,8 @@ TRIGGERS = [
     ("nf4", "tail-block-absmax-zero", ["shape=63"], ["shape=128"]),
     ("nf4", "tail-block-absmax-one", ["shape=63"], ["shape=128", "shape=63,scales=one"]),
     ("nf4", "first-block-everywhere", ["shape=128"], ["shape=64", "shape=128,scales=one"]),
+    ("nf4", "absmax-index-by-byte", ["shape=65", "shape=128"], ["shape=64", "shape=128,scales=one"]),
+    ("nf4", "block-boundary-early", ["shape=128"], ["shape=63", "shape=128,scales=one"]),
     ("nf4", "blocksize-64-fixed", ["shape=128,blocksize=32"], ["shape=128", "shape=96,blocksize=128"]),
     ("nf4", "blocksize-inferred", ["shape=65"], ["shape=128", "shape=127", "shape=64"]),
     ("nf4", "blocks-restart-at-rows", ["shape=2x96"], ["shape=2x64", "shape=1x96"]),

@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 from conformance.candidates import PAIR_WORK, pairs
-from conformance.faults import Context
+from conformance.faults import Context, Fault
 from conformance.investigate import investigate, look_into
 from conformance.mutation.faulty import faulty_kernel
 from conformance.registry import parse_case
@@ -70,6 +71,37 @@ def test_a_second_input_leaves_one_of_several(fmt, name):
     assert [cause.name for cause in after.causes] == [name]
     assert "holds on" in after.apart
     assert "unlike" in after.apart
+
+
+def blocks_of(factor):
+    """An absmax for ``factor`` times as many elements as it should be, which is in no catalogue above 2."""
+
+    def decode(ctx):
+        block = np.arange(ctx.model.block.size) // (factor * ctx.weight.blocksize)
+        return ctx.bits(dataclasses.replace(ctx.model, block=block))
+
+    return Fault("absmax-of-many", "", "", "", decode, kind="groups", trigger="")
+
+
+@pytest.mark.parametrize(
+    "case", ["shape=65", "shape=2x96", "shape=1x127,out=bf16", "shape=3x50,absmax=nested"]
+)
+def test_a_name_that_holds_on_few_blocks_alone_is_not_given(case):
+    """Two or three blocks: also the block before, or the first one. In a larger weight it is neither."""
+    verdict = looked_into(mutant(FORMATS["nf4"], blocks_of(3)), f"nf4:{case}")
+    assert [cause.name for cause in verdict.causes] == ["unknown"], verdict
+    assert "fits this case alone" in verdict.causes[0].text
+    # What is in the catalogue is named by the same cases.
+    verdict = looked_into(mutant(FORMATS["nf4"], fault("nf4", "absmax-index-by-byte")), f"nf4:{case}")
+    assert [cause.name for cause in verdict.causes] == ["absmax-index-by-byte"], verdict
+
+
+def test_an_earlier_failure_of_few_blocks_is_no_proof():
+    run = harness(mutant(FORMATS["nf4"], blocks_of(3)))
+    checked, earlier = (run.judge(parse_case(f"nf4:shape={shape}")) for shape in ("65", "3x50"))
+    shrunk = dataclasses.replace(checked, earlier=(earlier,))
+    verdict = investigate(run, shrunk, run.kernels["nf4"]).verdict
+    assert [cause.name for cause in verdict.causes] == ["unknown"], verdict
 
 
 def test_without_a_kernel_no_input_is_run():

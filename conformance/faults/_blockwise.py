@@ -122,6 +122,22 @@ def fixed_blocksize(size: int) -> Decode:
     return decode
 
 
+def by_byte(ctx: Context) -> np.ndarray | None:
+    """The block of the byte's index in place of the element's: each absmax holds for two blocks."""
+    weight, model = _model(ctx)
+    if weight.bits != 4 or model.absmax.size < 2:
+        return None
+    return _block(ctx, np.arange(model.block.size) // 2 // weight.blocksize)
+
+
+def early(ctx: Context) -> np.ndarray | None:
+    """The last element of each block with the next block's absmax."""
+    weight, model = _model(ctx)
+    if model.absmax.size < 2:
+        return None
+    return _block(ctx, (np.arange(model.block.size) + 1) // weight.blocksize)
+
+
 def inferred_blocksize(ctx: Context) -> np.ndarray | None:
     """ceil(n / number of blocks) elements to a block."""
     _, model = _model(ctx)

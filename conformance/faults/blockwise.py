@@ -51,6 +51,18 @@ FOUR_BITS = (
         kind="tails",
         trigger="odd n and a padding nibble unlike the last code; hides in every even length",
     ),
+    Fault(
+        "absmax-index-by-byte",
+        "block = (i // 2) // blocksize: the index of the byte, as a kernel that walks bytes has it",
+        _DEGRADED,
+        "block = i // blocksize of the element; a byte holds two",
+        wrong.by_byte,
+        kind="groups",
+        trigger=(
+            "two blocks with different absmax; with two it is also absmax[0] everywhere, with three the "
+            "absmax of the block before may fit as well"
+        ),
+    ),
     *CODEBOOKS,
     *LITERALS,
 )
@@ -108,6 +120,15 @@ EIGHT_BITS = (
         wrong.shifted(-1),
         kind="groups",
         trigger="two blocks with different absmax; the first block keeps its own",
+    ),
+    Fault(
+        "block-boundary-early",
+        "block = (i + 1) // blocksize",
+        "one weight in each block is off by the ratio of two scales",
+        "block = i // blocksize, with i from 0",
+        wrong.early,
+        kind="groups",
+        trigger="two blocks with different absmax and a block whose last element is not 0",
     ),
     Fault(
         "first-block-everywhere",
