@@ -12,7 +12,7 @@ from _pytest._code.code import ReprFileLocation, TerminalRepr
 from conformance import device_loss
 from conformance.errors import UsageError
 from conformance.pytest_plugin import HARNESS, SEED
-from conformance.rerun import options_of, replay, rerun
+from conformance.rerun import checkout, options_of, replay, rerun
 
 
 class FailureText(TerminalRepr):
@@ -34,9 +34,9 @@ def _commands(config: pytest.Config, checked: Any, path: Path | None) -> tuple[t
     """The commands that reproduce a failing verdict."""
     verdict = checked.verdict
     case = verdict.case
-    commands = [("rerun", rerun(case.format, case.id, options_of(config.option)))]
+    commands = [("rerun", rerun(case.format, case.id, options_of(config.option), root=checkout()))]
     if path is not None:
-        commands.append(("replay", replay(path)))
+        commands.append(("replay", replay(path, root=checkout())))
     return tuple(commands)
 
 

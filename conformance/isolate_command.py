@@ -100,7 +100,7 @@ def _print(
     kernel: str, device: str, found: Sequence[Found], wrong: Found | None, options: argparse.Namespace
 ) -> None:
     from conformance.report import LINES, report
-    from conformance.rerun import rerun
+    from conformance.rerun import checkout, rerun
 
     name = TAKES[options.takes]
     print(f"{name}  {kernel} on {device}")
@@ -127,7 +127,7 @@ def _print(
         words = f"; {', '.join(later)} fail too, perhaps because of it" if later else ""
         print(f"first wrong step: {wrong.step.name}{words}")
     kernels = [] if options.gemm is None else [f"{name}={options.gemm}"]
-    command = rerun(name, verdict.case.id, {"kernel": kernels, "device": options.device})
+    command = rerun(name, verdict.case.id, {"kernel": kernels, "device": options.device}, root=checkout())
     # The table has a line a step; the report keeps to what is left of 25.
     print(report(verdict, (("rerun", command),), max(LEAST, LINES - 4 - len(found))))
 

@@ -15,7 +15,7 @@ from conformance.harness import Checked, Harness
 from conformance.materialize import materialize
 from conformance.registry import parse_case
 from conformance.report import report
-from conformance.rerun import replay, rerun
+from conformance.rerun import checkout, replay, rerun
 from conformance.verdict import Verdict
 from kernels._packed import PackedWeight
 from oracles.base import Declined
@@ -78,7 +78,14 @@ def write_up(
     more = {"environment": line["environment"]} if "environment" in line else {}
     path = quiet.write_bundle(folder, checked, line.get("seed"), **more)
     case = checked.verdict.case
-    commands = [("rerun", rerun(case.format, case.id, line.get("options", {}), verdict=checked.verdict.kind))]
+    commands = [
+        (
+            "rerun",
+            rerun(
+                case.format, case.id, line.get("options", {}), verdict=checked.verdict.kind, root=checkout()
+            ),
+        )
+    ]
     if path is not None:
-        commands.append(("replay", replay(path)))
+        commands.append(("replay", replay(path, root=checkout())))
     return path, report(checked.verdict, tuple(commands))

@@ -280,12 +280,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     summary = config.stash.get(_SUMMARY, None)
     if summary is None:
         return
-    from conformance.setup import summary_lines
+    from conformance.setup import passed_over, summary_lines
 
     terminalreporter.section("conformance")
     reasons = Counter(
         f"{report.location[2].partition('[')[0]}: {report.longrepr[2].removeprefix('Skipped: ')}"
         for report in terminalreporter.stats.get("skipped", ())
     )
-    for line in summary_lines(summary, config.option.results, config.stash[SEED], reasons):
+    lines = summary_lines(summary, config.option.results, config.stash[SEED], reasons)
+    for line in lines + passed_over(harness_of(config), summary, config.option.keyword):
         terminalreporter.write_line(line)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # Options that are repeated with a value for one format, as FORMAT=..., and for all of them.
 BY_FORMAT = ("kernel", "fused")
@@ -35,13 +38,21 @@ def options_of(option: Any) -> dict[str, Any]:
     return found
 
 
-def rerun(format_name: str, case: str, options: Mapping[str, Any], *, verdict: str = "") -> str:
+def checkout() -> str:
+    """Where this project is, for commands that are given in another directory; empty in its own."""
+    return "" if Path.cwd() == ROOT else str(ROOT)
+
+
+def rerun(
+    format_name: str, case: str, options: Mapping[str, Any], *, verdict: str = "", root: str = ""
+) -> str:
     """The command that judges one case again; options that are missing have the default value.
 
     Args:
         verdict: of the case. One that killed its process is judged in a process of its own.
+        root: as :func:`checkout` says, for a command to be given here.
     """
-    words = ["pytest", "conformance", "--case", case]
+    words = ["pytest", str(Path(root, "conformance")), "--case", case]
     for name in BY_FORMAT:
         for given in options.get(name, ()):
             if given.partition("=")[0] == format_name:
@@ -57,6 +68,8 @@ def rerun(format_name: str, case: str, options: Mapping[str, Any], *, verdict: s
     return shlex.join(words)
 
 
-def replay(bundle: object) -> str:
-    """The command that judges a bundle again."""
-    return shlex.join(["python", "-m", "conformance", "replay", str(bundle)])
+def replay(bundle: object, *, root: str = "") -> str:
+    """The command that judges a bundle again; ``root`` as of :func:`rerun`."""
+    command = shlex.join(["python", "-m", "conformance", "replay", str(bundle)])
+    # Not from there: the bundle and its kernel may be named by relative paths.
+    return f"PYTHONPATH={shlex.quote(root)} {command}" if root else command

@@ -74,6 +74,7 @@ class Summary:
         self, records: Iterable[Mapping[str, Any]], findings: Iterable[Mapping[str, Any]] = ()
     ) -> None:
         self.verdicts: dict[str, Counter[str]] = {}
+        self.kernels: set[str] = set()
         self.elements = 0
         self.cases = 0
         self.drawn_seconds: list[float] = []
@@ -86,6 +87,7 @@ class Summary:
 
     def _add(self, record: Mapping[str, Any]) -> None:
         kind = record["verdict"]
+        self.kernels.add(record["kernel"])
         self.verdicts.setdefault(record["format"], Counter())[kind] += 1
         self.cases += 1
         if record["fields"].get("route") == "words":

@@ -230,3 +230,15 @@ def summary_lines(summary: Summary, results: Path, seed: int, skipped: Counter[s
     if summary.elements == 0:
         lines.append("VACUOUS: no element was compared, so nothing was shown")
     return lines
+
+
+def passed_over(harness: Harness, summary: Summary, keyword: str) -> list[str]:
+    """Lines for what was asked for and met no test: given kernels, and ``-k`` where it selects nothing."""
+    lines = [
+        f"NOT CALLED: {name} = {kernel.name}, given on the command line: no selected test is of {name}"
+        for name, kernel in harness.kernels.items()
+        if not kernel.builtin and kernel.name not in summary.kernels
+    ]
+    if keyword and not summary.cases:
+        lines.append(f"-k {keyword!r} selects no case; formats: {', '.join(harness.formats)}")
+    return lines

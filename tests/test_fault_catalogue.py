@@ -85,7 +85,7 @@ def test_faults_of_four_bit_codes_never_show_in_eight_bit_ones():
     fmt = FORMATS["blockwise8"]
     case = fmt.parse("shape=3x257,blocksize=64")
     weight = fmt.words(case)
-    for fault in blockwise.FOUR_BITS:
+    for fault in (*blockwise.FOUR_BITS, *blockwise.BYTES):
         assert fault not in fmt.faults
         assert fault.decode(Context(weight, fmt.unpack(weight), torch.float32)) is None, fault.name
 

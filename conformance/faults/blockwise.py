@@ -51,18 +51,6 @@ FOUR_BITS = (
         kind="tails",
         trigger="odd n and a padding nibble unlike the last code; hides in every even length",
     ),
-    Fault(
-        "absmax-index-by-byte",
-        "block = (i // 2) // blocksize: the index of the byte, as a kernel that walks bytes has it",
-        _DEGRADED,
-        "block = i // blocksize of the element; a byte holds two",
-        wrong.by_byte,
-        kind="groups",
-        trigger=(
-            "two blocks with different absmax; with two it is also absmax[0] everywhere, with three the "
-            "absmax of the block before may fit as well"
-        ),
-    ),
     *CODEBOOKS,
     *LITERALS,
 )
@@ -245,4 +233,19 @@ EIGHT_BITS = (
         ),
     ),
 )
-FAULTS = (*FOUR_BITS, *EIGHT_BITS)
+# Of four bits too, but after the others: in two or three blocks it is one of them as well.
+BYTES = (
+    Fault(
+        "absmax-index-by-byte",
+        "block = (i // 2) // blocksize: the index of the byte, as a kernel that walks bytes has it",
+        _DEGRADED,
+        "block = i // blocksize of the element; a byte holds two",
+        wrong.by_byte,
+        kind="groups",
+        trigger=(
+            "two blocks with different absmax; with two it is also absmax[0] everywhere, with three the "
+            "absmax of the block before may fit as well"
+        ),
+    ),
+)
+FAULTS = (*FOUR_BITS, *EIGHT_BITS, *BYTES)

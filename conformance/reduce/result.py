@@ -18,6 +18,7 @@ from conformance.reduce.cases import Step, reduce_case
 from conformance.reduce.tensors import Kept, Reduced, reduce_tensors
 from conformance.reduce.trial import Signature, Trial
 from conformance.report import WIDTH
+from conformance.rerun import checkout, replay, rerun
 from kernels._packed import PackedWeight
 
 LINES = 25
@@ -160,15 +161,16 @@ def text(result: Result, bad: Path, good: Path | None, kernel: str = "") -> str:
         for item in result.bad.verdict.located[:1]
     ]
     tail.append(f"{'passes':<10} {result.neighbour or 'no neighbour was judged'}")
-    tail.append(f"{'bad':<10} python -m conformance replay {shlex.quote(str(bad))}")
+    tail.append(f"{'bad':<10} {replay(bad, root=checkout())}")
     if good is None:
         tail.append(
             f"{'good':<10} none: no neighbour judged and no needed element made constant gives a pass"
         )
     else:
-        tail.append(f"{'good':<10} python -m conformance replay {shlex.quote(str(good))}")
+        tail.append(f"{'good':<10} {replay(good, root=checkout())}")
         tail.append(f"{'':<10} {result.good_change}")
-    tail.append(f"{'rerun':<10} pytest conformance --case {shlex.quote(result.case.id)}{option}")
+    again = rerun(result.case.format, result.case.id, {}, root=checkout())
+    tail.append(f"{'rerun':<10} {again}{option}")
     room = LINES - len(tail)
     shown = _cut(out, max(3, room - len(tensors))) + tensors
     lines = _cut(shown, room) + tail
