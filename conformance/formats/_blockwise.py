@@ -73,6 +73,8 @@ TILE_CASES = (
     # Ties of the output's rounding, which draws of a whole run may miss.
     "scales=ties(0)",
 )
+# Torch calls a tensor of one word contiguous whatever its stride, and refuses to view it as bytes then.
+STRIDED_WORDS = ("shape=1x3,storage=fp16,layout=strided", "shape=5x63,storage=fp16,layout=transposed")
 REAL_VARIANTS = ({"absmax": "plain"}, {"absmax": "nested"})
 
 STORAGE = Storage("storage", "uint8", choices=tuple(STORAGES))
@@ -281,7 +283,7 @@ def four_bit_format(
         inner=1,
         real_variants=REAL_VARIANTS,
         pack_dims=(PACK_SCALES, PACK_CODEBOOK),
-        tile_cases=TILE_CASES,
+        tile_cases=TILE_CASES + STRIDED_WORDS,
         large=LARGE,
         zero_size=("shape=0x64", "shape=3x0", "shape=0"),
         nonfinite=(
