@@ -11,7 +11,7 @@ import torch
 
 from conformance.arena import Arena, Memory, OutputArena, alike
 from conformance.bits import all_same, same, to_bits
-from conformance.calling import call
+from conformance.calling import call, not_plain
 from conformance.execution import Execution
 from conformance.reads import watched
 from conformance.registry import Kernel
@@ -23,11 +23,21 @@ def identity(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[Any, ...
     return [(name, id(t), t.data_ptr(), t.dtype, t.shape, t.stride()) for name, t in tensors]
 
 
-def left_alone(weight: PackedWeight, before: list[tuple[Any, ...]]) -> bool:
-    """Whether a weight has the tensors that it had, as :func:`identity` says; a field may be gone."""
+def fields(value: Any) -> list[tuple[Any, str, Any]]:
+    """``(object, attribute, value)`` of a weight, of tensors and of sizes, and of dataclasses in it."""
+    found = [(value, name, held) for name, held in vars(value).items()]
+    return found + [one for _, _, held in found if dataclasses.is_dataclass(held) for one in fields(held)]
+
+
+def left_alone(
+    weight: PackedWeight, before: list[tuple[Any, ...]], held: list[tuple[Any, str, Any]] | None = None
+) -> bool:
+    """Whether a weight has the tensors that it had, as :func:`identity` says, and the ``fields``; one may be
+    gone, or be what raises when it is looked at."""
     try:
-        return identity(named_tensors(weight)) == before
-    except AttributeError:
+        same = all(getattr(owner, name) is value for owner, name, value in held or ())
+        return same and identity(named_tensors(weight)) == before
+    except Exception:
         return False
 
 
@@ -86,7 +96,7 @@ class _Calls:
         self.expected = self.memory.snapshot
         views = {name: self.inputs.view(name) for name in self.inputs.sections}
         self.weight = map_tensors(weight, lambda name, _: views[name])
-        self.before = identity(views.items())
+        self.before, self.fields = identity(views.items()), fields(self.weight)
         self.bits: list[np.ndarray] = []
         self.new: torch.Tensor | None = None
         self.place = 0
@@ -108,7 +118,10 @@ class _Calls:
                     found = Execution(contract="expected an answer as in the call before, found Unsupported")
                 return self._with_writes(found)
             # Of the memory that was handed out: the tensor object may have been pointed elsewhere.
-            self.bits.append(to_bits(found).copy() if written is None else written)
+            try:
+                self.bits.append(to_bits(found).copy() if written is None else written)
+            except Exception as error:
+                return self._with_writes(Execution(contract=not_plain(error)))
             if number == 0 and output is None:
                 self.new, self.place = found, _storage(found)
             elif self.new is not None:
@@ -117,8 +130,8 @@ class _Calls:
                     return self._with_writes(
                         Execution(contract=f"expected a tensor of its own, found {shared}")
                     )
-        if not left_alone(self.weight, self.before):
-            self.mutated.append("the weight's tensors were replaced by others")
+        if not left_alone(self.weight, self.before, self.fields):
+            self.mutated.append("the weight's tensors or sizes were replaced by others")
         unwritten = self._unwritten()
         return self._with_writes(
             Execution(
@@ -193,8 +206,11 @@ def _storage(result: torch.Tensor) -> int:
 
 def _holds(result: torch.Tensor, bits: np.ndarray, dtype: torch.dtype) -> bool:
     """Whether a result is still what it was; its tensor may have been given another dtype or shape since."""
-    kept = result.dtype == dtype and tuple(result.shape) == bits.shape
-    return kept and bool((to_bits(result) == bits).all())
+    try:
+        kept = result.dtype == dtype and tuple(result.shape) == bits.shape
+        return kept and bool((to_bits(result) == bits).all())
+    except Exception:  # it may be another kind of tensor by now
+        return False
 
 
 def _touched(outputs: Sequence[OutputArena], expected: np.ndarray, now: np.ndarray) -> list[str]:

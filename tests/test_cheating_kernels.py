@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from conformance.arena import GUARD
+from conformance.bits import from_bits
 from conformance.execute import execute
 from conformance.harness import Harness
+from conformance.judge import exact
 from conformance.known_faults import BUILTIN, load
 from conformance.registry import Kernel, formats
 from conformance.running import Tally
@@ -266,6 +268,101 @@ def test_a_call_that_changes_torchs_defaults(change, words, dest):
     assert judged(sets(change, ValueError("no")), f"dest={dest}").kind == "CRASH_LAUNCH"
     made = torch.empty(0)
     assert (made.dtype, made.device.type) == (torch.float32, "cpu")
+
+
+class _Raising(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise RuntimeError("no functions on me")
+
+
+class _Strange(ValueError):
+    @property
+    def __cause__(self):
+        raise RuntimeError("no cause")
+
+    def __str__(self):
+        pytest.skip("not today")
+
+
+class _NoReason(Unsupported):
+    def __init__(self):
+        pass
+
+
+def round_and_round():
+    try:
+        raise ValueError("first")
+    except ValueError as first:
+        second = KeyError("second")
+        second.__cause__, first.__cause__ = first, second
+        raise second from first
+
+
+def raises(error):
+    raise error
+
+
+def when(call, act):
+    """A right kernel that does ``act(result, weight)`` in one of its calls, and returns what that gives."""
+    calls = []
+
+    def kernel(weight, *, dtype, out=None):
+        calls.append(1)
+        result = right(weight, dtype) if out is None else out.copy_(right(weight, dtype))
+        changed = act(result, weight) if len(calls) == call else None
+        return result if changed is None else changed
+
+    return kernel
+
+
+def sets_field(name, value):
+    return lambda result, weight: object.__setattr__(weight, name, value(getattr(weight, name)))
+
+
+@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize(
+    ("act", "kinds"),
+    [
+        (lambda result, weight: result.as_subclass(_Raising), ("MISMATCH",)),
+        (lambda result, weight: torch.nested.nested_tensor([result]), ("MISMATCH",)),
+        (lambda result, weight: torch._neg_view(result), ("MISMATCH",)),
+        (lambda result, weight: round_and_round(), ("CRASH_LAUNCH",)),
+        (lambda result, weight: raises(_Strange("x")), ("CRASH_LAUNCH",)),
+        (lambda result, weight: raises(_NoReason()), ("UNSUPPORTED", "MISMATCH")),
+        (sets_field("absmax", lambda held: held.to_sparse()), ("INPUT_MUTATED", "CRASH_LAUNCH")),
+        (sets_field("absmax", lambda held: held.as_subclass(_Raising)), ("INPUT_MUTATED", "CRASH_LAUNCH")),
+    ],
+)
+def test_strange_answers_have_a_verdict(act, kinds, call):
+    for dest in ("given", "new"):
+        verdict = judged(when(call, act), f"dest={dest}")
+        assert verdict.kind in kinds, verdict
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_size_of_the_weight_that_a_call_changes(call):
+    fmt = formats()["nf4"]
+
+    def kernel(weight, *, dtype, out=None):
+        calls.append(1)
+        if len(calls) == call:
+            object.__setattr__(weight, "blocksize", 128)
+        result = from_bits(bits, dtype)
+        return result if out is None else out.copy_(result)
+
+    calls = []
+    case = fmt.parse("shape=3x17")
+    bits = exact(fmt, fmt.words(case), torch.float16).bits
+    harness = Harness(
+        runtime=Runtime(torch.device("cpu"), True),
+        formats={"nf4": fmt},
+        kernels={"nf4": Kernel("kernel", kernel, False, True)},
+        oracles=frozenset(),
+    )
+    verdict = harness.judge(case).verdict
+    assert verdict.kind == "INPUT_MUTATED", verdict
+    assert "sizes were replaced" in verdict.summary
 
 
 def returns_a_view(weight, *, dtype, out=None):
