@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.budget import Budget
 from benchmarks.cases import BenchCase, find_dtypes, find_variants, select
-from benchmarks.results import Results, read
+from benchmarks.results import Results, add_json, look_at_json, read
 from conformance.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--device", default="cuda", help="cuda or cuda:N")
     how.add_argument("--seconds", type=float, help="nothing is begun after this time")
     how.add_argument("--jobs", type=int, default=0, help="compile first, in this many processes")
-    how.add_argument("--json", type=Path, metavar="FILE", help="write the figures, after every case")
+    add_json(how, "write the figures, after every case")
     other = top.add_argument_group("without a GPU")
     other.add_argument("--list", action="store_true", help="show what would be measured")
     other.add_argument("--docs", type=Path, metavar="JSON", help="write the tables of docs/performance.md")
@@ -94,6 +94,7 @@ def _measure(options: argparse.Namespace, machine: Machine | None, console: Cons
         if part not in PARTS:
             raise UsageError(f"part: expected one of {', '.join(PARTS)}, found {part!r}")
     parts = options.part or PARTS[:2]
+    look_at_json(options)
     if machine is None:
         from benchmarks.machine import cuda_machine
 

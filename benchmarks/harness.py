@@ -23,11 +23,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -35,6 +33,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.results import add_json, look_at_json, write_json
 from conformance.bits import DTYPES
 from conformance.case import Case
 from conformance.errors import UsageError
@@ -199,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--cases", type=int, default=200, help="drawn cases a format (default 200)")
     top.add_argument("--seed", type=int, default=0)
     top.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
-    top.add_argument("--json", type=Path, metavar="FILE", help="write the figures, after every format")
+    add_json(top, "write the figures, after every format")
     top.add_argument("--markdown", action="store_true", help="as docs/harness-speed.md has it")
     return top
 
@@ -229,6 +228,7 @@ def _about(runtime: Any, options: argparse.Namespace) -> dict[str, Any]:
 def _measure(options: argparse.Namespace, console: Console) -> None:
     if options.cases < 1:
         raise UsageError(f"--cases: expected at least 1, found {options.cases}")
+    look_at_json(options)
     runtime = choose(options.device)
     from conformance.registry import find_format
     from conformance.setup import build
@@ -246,7 +246,7 @@ def _measure(options: argparse.Namespace, console: Console) -> None:
             found.append(profile(harness, name, options.dtype, options.cases, options.seed))
         if options.json:
             record = {"about": about, "formats": [entry.to_dict() for entry in found]}
-            options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            write_json(options.json, record)
         if options.markdown:
             print("| " + " | ".join(_row(found[-1])) + " |", flush=True)
         else:

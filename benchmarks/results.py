@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.cases import BenchCase
+from conformance.destinations import folder, new_file
 from conformance.errors import UsageError
 
 SCHEMA = 1
@@ -115,6 +117,26 @@ class Results:
 
     def write(self, path: Path) -> None:
         write_json(path, self.to_dict())
+
+
+def add_json(group: argparse._ActionsContainer, text: str) -> None:
+    """The options of a command that measures and keeps what it found."""
+    group.add_argument("--json", type=Path, metavar="FILE", help=text)
+    group.add_argument("--force", action="store_true", help="write the file of --json though it is there")
+
+
+def look_at_json(options: argparse.Namespace) -> None:
+    """Look, before anything is measured, whether the file of ``--json`` can be written.
+
+    Raises:
+        UsageError: it is there and ``--force`` is not given, or there is no place to write to.
+    """
+    if options.json is None:
+        return
+    if options.json.parent.exists():
+        new_file("--json", options.json, force=options.force)
+    else:
+        folder("--json", options.json.parent)  # which write_json makes
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 from benchmarks.budget import Budget
 from benchmarks.cases import LARGEST, BenchCase, find_dtypes, find_variants, parse_size
-from benchmarks.results import write_json
+from benchmarks.results import add_json, look_at_json, write_json
 from benchmarks.swept import Swept, Trial, read, show
 from conformance.errors import UsageError
 
@@ -125,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--seconds", type=float, help="nothing is begun after this time")
     top.add_argument("--jobs", type=int, default=0, help="compile first, in this many processes")
     top.add_argument("--limit", type=int, help="only the first so many configurations, nearest the defaults")
-    top.add_argument("--json", type=Path, metavar="FILE", help="write every configuration's time")
+    add_json(top, "write every configuration's time")
     top.add_argument("--show", type=Path, metavar="FILE", help="print the table of such a file; needs no GPU")
     top.add_argument("--device", default="cuda", help="cuda or cuda:N")
     return top
@@ -136,6 +136,7 @@ def _main(options: argparse.Namespace, machine: Any, console: Console) -> int:
         show(*read(options.show), console)
         return 0
     cases = targets(options)
+    look_at_json(options)
     if machine is None:
         from benchmarks.machine import cuda_machine
 

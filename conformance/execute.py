@@ -122,14 +122,11 @@ class _Calls:
                 self.bits.append(to_bits(found).copy() if written is None else written)
             except Exception as error:
                 return self._with_writes(Execution(contract=not_plain(error)))
+            shared = self._shared(found if output is None else None)
+            if shared is not None:
+                return self._with_writes(Execution(contract=f"expected a tensor of its own, found {shared}"))
             if number == 0 and output is None:
                 self.new, self.place = found, _storage(found)
-            elif self.new is not None:
-                shared = self._shared(None if output is not None else found)
-                if shared is not None:
-                    return self._with_writes(
-                        Execution(contract=f"expected a tensor of its own, found {shared}")
-                    )
         if not left_alone(self.weight, self.before, self.fields):
             self.mutated.append("the weight's tensors or sizes were replaced by others")
         unwritten = self._unwritten()
@@ -143,13 +140,17 @@ class _Calls:
         )
 
     def _shared(self, found: torch.Tensor | None) -> str | None:
-        """How the first call's result is not its caller's alone. ``found``: what a later call allocated."""
-        assert self.new is not None
-        if not _holds(self.new, self.bits[0], self.dtype):
+        """How a result is not its caller's alone. ``found``: what this call allocated, or None."""
+        if self.new is not None and not _holds(self.new, self.bits[0], self.dtype):
             return "one that a later call overwrote"
+        if found is None:
+            return None
         # The first is alive: only a kernel that keeps it can hand it out again.
-        if found is not None and self.place and _storage(found) == self.place:
+        if self.new is not None and self.place and _storage(found) == self.place:
             return "one in the storage of an earlier call's"
+        buffer = self.memory.buffer
+        if 0 <= found.data_ptr() - buffer.data_ptr() < buffer.numel():
+            return "one in memory that this call was not given for it"
         return None
 
     def _with_writes(self, found: Execution) -> Execution:

@@ -14,7 +14,7 @@ import torch
 
 from conformance.errors import UsageError
 from conformance.registry import FUSED, Format, Kernel, builtin_kernel
-from conformance.staying import Defaults
+from conformance.staying import Shared
 
 
 def load_kernel(path: str) -> Callable[..., torch.Tensor]:
@@ -27,7 +27,7 @@ def load_kernel(path: str) -> Callable[..., torch.Tensor]:
     module_name, colon, attribute = path.rpartition(":")
     if not colon or not module_name or not attribute:
         raise UsageError(f"kernel: expected module:function or file.py:function, found {path!r}")
-    before, here = Defaults.now(), Path.cwd()
+    before, here = Shared.now(), Path.cwd()
     try:
         if module_name.endswith(".py"):
             file = Path(module_name)
@@ -55,8 +55,8 @@ def load_kernel(path: str) -> Callable[..., torch.Tensor]:
         ) from error
     finally:
         os.chdir(here)  # results go where the run was begun
-        changed = before.restore()
-    if changed is not None:
+        changed = before.put_back()
+    if changed:
         raise UsageError(f"kernel: expected the import of {module_name!r} to leave {changed}")
     function = getattr(module, attribute, None)
     if not callable(function):

@@ -288,5 +288,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for report in terminalreporter.stats.get("skipped", ())
     )
     lines = summary_lines(summary, config.option.results, config.stash[SEED], reasons)
-    for line in lines + passed_over(harness_of(config), summary, config.option.keyword):
+    ran = any(terminalreporter.stats.get(outcome) for outcome in ("passed", "failed", "error"))
+    keyword = "" if ran else config.option.keyword
+    for line in lines + passed_over(harness_of(config), summary, keyword):
         terminalreporter.write_line(line)

@@ -233,9 +233,9 @@ def summary_lines(summary: Summary, results: Path, seed: int, skipped: Counter[s
 
 
 def passed_over(harness: Harness, summary: Summary, keyword: str) -> list[str]:
-    """Lines for what was asked for and met no test: given kernels, and ``-k`` where it selects nothing."""
+    """Lines for what was asked for and met no case: given kernels, and a ``-k`` that no test has."""
     lines = [
-        f"NOT CALLED: {name} = {kernel.name}, given on the command line: no selected test is of {name}"
+        f"NOT CALLED: {name} = {kernel.name}, given on the command line: no case of {name} was judged"
         for name, kernel in harness.kernels.items()
         if not kernel.builtin and kernel.name not in summary.kernels
     ]

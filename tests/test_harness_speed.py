@@ -54,3 +54,21 @@ def test_what_cannot_be_timed_is_refused():
     none = run("--format", "nf4", "--cases", "0")
     assert none.returncode == 2
     assert "error: --cases: expected at least 1, found 0" in none.stderr
+
+
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_timed(tmp_path):
+    file = tmp_path / "speed.json"
+    file.write_text("kept")
+    arguments = ("--format", "nf4", "--cases", "2", "--json")
+    there = run(*arguments, str(file))
+    assert there.returncode == 2
+    assert f"--json: expected no file yet, found {file}; --force writes it again" in there.stderr
+    assert file.read_text() == "kept"
+    folder = run(*arguments, str(tmp_path))
+    assert folder.returncode == 2
+    assert "error: --json: " in folder.stderr
+    assert run(*arguments, str(file), "--force").returncode == 0
+    assert json.loads(file.read_text())["formats"]
+    fresh = tmp_path / "new" / "speed.json"
+    assert run(*arguments, str(fresh)).returncode == 0
+    assert fresh.exists()

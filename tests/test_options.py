@@ -94,6 +94,11 @@ def test_module_that_goes_elsewhere(tmp_path):
     [
         ("torch.set_default_dtype(torch.float64)", "default dtype as float32, found it set to float64"),
         ("torch.set_default_device('meta')", "default device as cpu, found it set to meta"),
+        ("torch.device('meta').__enter__()", "as they were, found DeviceContext entered and not left"),
+        (
+            "from torch.overrides import BaseTorchFunctionMode as Base\nBase().__enter__()",
+            "modes as they were, found BaseTorchFunctionMode entered and not left",
+        ),
     ],
 )
 def test_module_that_changes_what_tensors_are_made_as(tmp_path, line, words, fails):

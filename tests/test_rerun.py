@@ -69,5 +69,5 @@ def test_what_was_asked_for_and_met_no_test_is_said(tmp_path, arguments):
         assert "-k 'nf5' selects no case; formats: awq_cols, " in done.stdout
     else:
         assert done.returncode == 0, done.stdout + done.stderr
-        words = "NOT CALLED: nf4 = mine.py:dequantize, given on the command line: no selected test is of nf4"
+        words = "NOT CALLED: nf4 = mine.py:dequantize, given on the command line: no case of nf4 was judged"
         assert words in done.stdout
